@@ -188,8 +188,8 @@ pub struct Adopt {
     /// With `controllerScope: Node`, the node that has it; needed where several have one of that id
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// How it may be used; may be given several times
-    #[arg(long = "mode", default_value = "SingleNodeWriter", value_name = "MODE")]
+    /// How it may be used, SingleNodeWriter when it is not given; may be given several times
+    #[arg(long = "mode", value_name = "MODE")]
     pub modes: Vec<String>,
     /// It is used as a device, without a file system
     #[arg(long)]

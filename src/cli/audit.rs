@@ -113,8 +113,41 @@ pub(crate) fn findings(lists: &Lists, before: &Known, after: &Known) -> Vec<Find
     found.into_iter().collect()
 }
 
+/// A list: its plugin, the only node that it is of, and whether it is of snapshots.
+pub(crate) type Whose = (String, String, bool);
+
+impl Lists {
+    /// Whose lists there are.
+    pub(crate) fn whose(&self) -> BTreeSet<Whose> {
+        let volumes = self.volumes.iter().map(|list| (list.plugin.clone(), list.node.clone(), false));
+        let snapshots = self.snapshots.iter().map(|list| (list.plugin.clone(), list.node.clone(), true));
+        volumes.chain(snapshots).collect()
+    }
+}
+
+impl Finding {
+    /// The list that it comes from; none of a mount.
+    fn whose(&self) -> Option<Whose> {
+        let of_snapshot = match self.what {
+            What::Mount => return None,
+            What::UnknownSnapshot | What::UnclearSnapshot | What::SnapshotNotListed => true,
+            What::Unknown
+            | What::Unclear
+            | What::NotListed
+            | What::Attached
+            | What::NotAttached
+            | What::Unwell => false,
+        };
+        Some((self.of.clone(), self.node.clone(), of_snapshot))
+    }
+}
+
 /// What does not fit at two looks, as the second one has it: what came and went in the middle of one fits, and no list is of one moment.
-pub(crate) fn confirmed(first: &[Finding], second: Vec<Finding>) -> Vec<Finding> {
+/// What only one of them could ask for is told as that one has it. With each look comes whose lists it had.
+pub(crate) fn confirmed(
+    (first, had): (Vec<Finding>, &BTreeSet<Whose>),
+    (second, has): (Vec<Finding>, &BTreeSet<Whose>),
+) -> Vec<Finding> {
     let kind = |what: What| match what {
         What::Unclear => What::Unknown,
         What::UnclearSnapshot => What::UnknownSnapshot,
@@ -124,7 +157,12 @@ pub(crate) fn confirmed(first: &[Finding], second: Vec<Finding>) -> Vec<Finding>
         let of = |f: &Finding| (kind(f.what), f.of.clone(), f.node.clone(), f.subject.clone());
         of(a) == of(b)
     };
-    second.into_iter().filter(|found| first.iter().any(|before| same(before, found))).collect()
+    let once =
+        |found: &Finding, other: &BTreeSet<Whose>| found.whose().is_some_and(|of| !other.contains(&of));
+    let mut all: BTreeSet<_> = first.iter().filter(|found| once(found, has)).cloned().collect();
+    let twice = |found: &Finding| first.iter().any(|before| same(before, found));
+    all.extend(second.into_iter().filter(|found| once(found, had) || twice(found)));
+    all.into_iter().collect()
 }
 
 /// What the plugin calls a volume; empty while nobody knows.
@@ -590,8 +628,21 @@ mod tests {
         let first =
             [found(What::Unclear, "x"), found(What::UnknownSnapshot, "s"), found(What::NotListed, "h")];
         let second =
-            vec![found(What::Unknown, "x"), found(What::UnknownSnapshot, "t"), found(What::NotListed, "h")];
-        assert_eq!(confirmed(&first, second), [found(What::Unknown, "x"), found(What::NotListed, "h")]);
+            [found(What::Unknown, "x"), found(What::UnknownSnapshot, "t"), found(What::NotListed, "h")];
+        let both: BTreeSet<Whose> = [false, true].map(|of| ("p".to_owned(), String::new(), of)).into();
+        let volumes: BTreeSet<Whose> = [("p".to_owned(), String::new(), false)].into();
+        let of = |had: &BTreeSet<Whose>, has: &BTreeSet<Whose>| {
+            let of = |found: &[Finding]| found.to_vec();
+            let all = confirmed((of(&first), had), (of(&second), has));
+            all.into_iter().map(|found| (found.what, found.subject)).collect::<Vec<_>>()
+        };
+        let word = |what, subject: &str| (what, subject.to_owned());
+        let (x, h) = (word(What::Unknown, "x"), word(What::NotListed, "h"));
+        assert_eq!(of(&both, &both), [x.clone(), h.clone()]);
+        // What could be asked for once only is told as it was then.
+        let (s, t) = (word(What::UnknownSnapshot, "s"), word(What::UnknownSnapshot, "t"));
+        assert_eq!(of(&both, &volumes), [x.clone(), h.clone(), s]);
+        assert_eq!(of(&volumes, &both), [x, h, t]);
     }
 
     #[test]

@@ -169,6 +169,9 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
 
 /// Decides the host of one volume.
 pub fn decide(facts: &Facts<'_>) -> Decision {
+    // What has a host is known to that node alone, whether that is said or not.
+    let home = facts.current.filter(|_| facts.local).map(|host| host.node_name.as_str());
+    let facts = &Facts { only: facts.only.or(home), ..facts.clone() };
     let over = |host: &Host| {
         released(host, facts.released) || planted!("asked-is-released") && asked(host, facts.asked)
     };
@@ -182,7 +185,7 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         return Decision::Unneeded;
     }
     // Another one that does not know it would say that it is not there.
-    if facts.current.is_none() && facts.local && facts.only.is_none() {
+    if facts.local && facts.only.is_none() && !facts.candidates.is_empty() {
         return Decision::Wait(Reason::NodeNotNamed { plugin: facts.plugin.to_owned() });
     }
     let fits = |c: &&Candidate| facts.only.is_none_or(|only| only == c.node);
@@ -289,6 +292,18 @@ mod tests {
         let has =
             Facts { current: Some(&host), current_node: HostNode::Alive, serving: Serving::Well, ..local };
         assert_eq!(decide(&has), Decision::Keep, "what has a host keeps it");
+        // Nobody else knows it, whatever becomes of that node.
+        for (current_node, released) in [(HostNode::Gone, 0), (HostNode::Alive, 4), (HostNode::Gone, 4)] {
+            let left = Facts { current_node, released, ..has.clone() };
+            let wanted = (released == 4).then(|| ("a".to_owned(), 5));
+            assert_eq!(assigned(decide(&left)), wanted, "{left:?}");
+        }
+        let leaving = Facts { serving: Serving::Leaving, ..has };
+        assert_eq!(decide(&leaving), Decision::Keep, "it is not asked to let go");
+        assert!(matches!(
+            decide(&Facts { local: true, ..facts(&[]) }),
+            Decision::Wait(Reason::PluginNotReady { .. })
+        ));
     }
 
     fn assigned(decision: Decision) -> Option<(String, i64)> {

@@ -71,7 +71,8 @@ fn what_nobody_knows_any_more_is_found_and_adopted() {
         table.contains("unknown") && table.contains(handle) && table.contains("no Volume has this handle"),
         "{table}"
     );
-    let advice = format!("wharfline volume adopt --plugin dir {handle}");
+    let node = rig.list("nodes").remove(0)["metadata"]["name"].as_str().unwrap().to_owned();
+    let advice = format!("wharfline volume adopt --plugin dir --node {node} {handle}");
     assert!(told.contains("1 thing does not fit") && told.contains(&advice), "{told}");
     let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
     assert_eq!((&found[0]["what"], &found[0]["subject"]), (&json!("Unknown"), &json!(handle)), "{found}");
@@ -145,7 +146,8 @@ fn a_snapshot_that_nobody_knows_any_more_is_found_and_adopted() {
     for part in ["unknown snapshot", &handle, "UTC of volume", "no Snapshot has this handle"] {
         assert!(table.contains(part), "{part} is missing in\n{table}");
     }
-    let advice = format!("wharfline snapshot adopt --plugin dir {handle}");
+    let node = rig.list("nodes").remove(0)["metadata"]["name"].clone();
+    let advice = format!("wharfline snapshot adopt --plugin dir --node {} {handle}", node.as_str().unwrap());
     assert!(told.contains(&advice), "{told}");
     let found: Value = serde_json::from_slice(&audit(&rig, &["-o", "json"]).stdout).unwrap();
     assert_eq!(
@@ -169,7 +171,6 @@ fn a_snapshot_that_nobody_knows_any_more_is_found_and_adopted() {
     let none = rig.try_run(&["snapshot", "adopt", "nothing", "--plugin", "dir"]);
     assert_eq!(none.status.code(), Some(3), "{none:?}");
 
-    let node = rig.list("nodes").remove(0)["metadata"]["name"].clone();
     let volume = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": "gone" },
         "spec": { "plugin": "dir", "accessModes": ["SingleNodeWriter"],
             "source": { "existing": { "handle": "no-volume", "nodeName": node } } } });

@@ -20,11 +20,11 @@ use crate::cli::kinds::Kinds;
 use crate::cli::session::{Item, Session, follow};
 use crate::cli::wire::{Form, Wire, content};
 
-/// What instances that can be asked report, and those of which it is a pity that they cannot.
-fn capabilities(list: AuditList) -> (&'static str, &'static str) {
+/// What instances that can be asked report.
+fn capability(list: AuditList) -> &'static str {
     match list {
-        AuditList::Volumes => ("controller/LIST_VOLUMES", ""),
-        AuditList::Snapshots => ("controller/LIST_SNAPSHOTS", "controller/CREATE_DELETE_SNAPSHOT"),
+        AuditList::Volumes => "controller/LIST_VOLUMES",
+        AuditList::Snapshots => "controller/LIST_SNAPSHOTS",
     }
 }
 
@@ -121,14 +121,14 @@ fn to_ask(
     (instances, lives): (&[PluginInstance], &BTreeSet<String>),
     mut homes: BTreeSet<String>,
 ) -> Vec<Asked> {
-    let (lists, has) = capabilities(list);
+    let lists = capability(list);
     let can = |instance: &PluginInstance, word: &str| {
         instance.status.iter().flat_map(|status| &status.capabilities).any(|can| can == word)
     };
     let its = |instance: &&PluginInstance| instance.spec.plugin == plugin && instance.spec.role.controller();
     let its: Vec<_> = instances.iter().filter(its).collect();
-    // Who has none of them is not asked for them, and it is not told that he was not.
-    if !has.is_empty() && !its.iter().any(|instance| can(instance, lists) || can(instance, has)) {
+    // Many take snapshots and list none: that is no fault of anything.
+    if list == AuditList::Snapshots && !its.iter().any(|instance| can(instance, lists)) {
         return Vec::new();
     }
     let able = |instance: &&PluginInstance| {
@@ -167,8 +167,7 @@ async fn answers(
 ) -> Result<Vec<Answer>, Failure> {
     let plugin = &asked.plugin;
     if asked.instance.is_empty() {
-        let (lists, _) = capabilities(list);
-        let lists = lists.trim_start_matches("controller/");
+        let lists = capability(list).trim_start_matches("controller/");
         let (of, there) = match asked.only.as_str() {
             "" => (String::new(), "no instance of it that is ready, on a node that is,".to_owned()),
             node => (
@@ -472,7 +471,7 @@ mod tests {
         let unasked: Vec<_> =
             asked.iter().filter(|a| a.instance.is_empty()).map(|a| a.only.as_str()).collect();
         assert_eq!(unasked, ["0", "gone"], "nor is that of a node that has volumes and no instance any more");
-        // Who takes no snapshots is not asked for any; who takes them and does not list them is told as not asked.
+        // Who lists no snapshots is not asked for any.
         let snapshots = |can: &str| -> Vec<String> {
             let one = [instance("i", "a", "True", "Controller", can)];
             let asked = to_ask(
@@ -484,7 +483,7 @@ mod tests {
             asked.into_iter().map(|one| one.instance).collect()
         };
         assert_eq!(snapshots("controller/LIST_SNAPSHOTS"), ["i"]);
-        assert_eq!(snapshots("controller/CREATE_DELETE_SNAPSHOT"), [""]);
+        assert_eq!(snapshots("controller/CREATE_DELETE_SNAPSHOT"), Vec::<String>::new());
         assert_eq!(snapshots(LISTS), Vec::<String>::new());
         assert_eq!(
             to_ask(("q", AuditList::Volumes), ControllerScope::Node, (&all, &lives), BTreeSet::new())[0]

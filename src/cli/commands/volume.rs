@@ -38,8 +38,13 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let mut look = looked(session, &kinds, (&args.plugins, &deadline)).await?;
     if !look.found.is_empty() {
+        let deadline = Deadline::new(Some(Instant::now() + args.timeout));
         let again = looked(session, &kinds, (&args.plugins, &deadline)).await?;
-        look = Look { found: confirmed(&look.found, again.found), ..again };
+        let (had, has) = (look.lists.whose(), again.lists.whose());
+        let mut unasked = look.unasked;
+        unasked.retain(|(_, before)| !again.unasked.iter().any(|(_, now)| now.what == before.what));
+        unasked.extend(again.unasked);
+        look = Look { found: confirmed((look.found, &had), (again.found, &has)), unasked, ..again };
     }
     let Look { found, lists, by, asked, unasked } = look;
     if asked == 0 {
@@ -52,7 +57,7 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     } else {
         print(session, &found)?;
     }
-    for failure in &unasked {
+    for (_, failure) in &unasked {
         session.report(failure);
     }
     if asked == 0 && found.is_empty() {
@@ -81,8 +86,8 @@ struct Look {
     by: BTreeSet<String>,
     /// How many were to be asked.
     asked: usize,
-    /// Why others did not answer.
-    unasked: Vec<Failure>,
+    /// Why others did not answer, with whom that is said of.
+    unasked: Vec<((String, String), Failure)>,
 }
 
 async fn looked(
@@ -101,7 +106,7 @@ async fn looked(
     let nobody: BTreeSet<_> = volumes.unasked.iter().map(|(whom, _)| whom.clone()).collect();
     let news = |(whom, _): &((String, String), Failure)| whom.0.is_empty() || !nobody.contains(whom);
     let unasked = volumes.unasked.into_iter().chain(snapshots.unasked.into_iter().filter(news));
-    let unasked = unasked.map(|(_, failure)| failure).collect();
+    let unasked = unasked.collect();
     let by = volumes.by.union(&snapshots.by).cloned().collect();
     let lists = Lists { volumes: volumes.listed, snapshots: snapshots.listed };
     Ok(Look { found: findings(&lists, &before, &after), lists, by, asked: volumes.asked, unasked })
@@ -111,13 +116,7 @@ async fn looked(
 fn way_on(found: &[Finding]) -> Option<String> {
     let adopt = |what: What, command: &str| {
         let orphan = found.iter().find(|found| found.what == what)?;
-        let of =
-            |other: &&Finding| other.what == what && other.of == orphan.of && other.subject == orphan.subject;
-        let node = if found.iter().filter(of).count() > 1 {
-            format!(" --node {}", orphan.node)
-        } else {
-            String::new()
-        };
+        let node = if orphan.node.is_empty() { String::new() } else { format!(" --node {}", orphan.node) };
         Some(format!("wharfline {command} adopt --plugin {}{node} {}", orphan.of, as_word(&orphan.subject)))
     };
     let ways = [adopt(What::Unknown, "volume"), adopt(What::UnknownSnapshot, "snapshot")];
@@ -174,7 +173,9 @@ async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
         }
         Source::New(source) => {
             let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
-            (name, Some(source), args.modes.clone())
+            let default = || vec![DEFAULT_MODE.to_owned()];
+            let modes = if args.modes.is_empty() { default() } else { args.modes.clone() };
+            (name, Some(source), modes)
         }
     };
     let namespace = session.namespace();
@@ -189,7 +190,7 @@ async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
     }
     if let Some(source) = source {
         let object = json!({ "apiVersion": API_VERSION, "kind": "Volume", "metadata": { "name": name },
-            "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": args.modes,
+            "spec": { "plugin": args.plugin, "source": { "existing": source }, "accessModes": modes,
                 "volumeMode": mode, "reclaimPolicy": "Retain" } });
         make(session, &kinds, "volumes", &object, args.dry_run).await?;
     }
@@ -224,12 +225,11 @@ fn modes_of(args: &Adopt, volume: &Adopted) -> Result<Vec<String>, Failure> {
         return Err(conflict(format!("it is used as {has}")).try_this(advice));
     }
     let has: Vec<String> = spec.access_modes.iter().map(|mode| format!("{mode:?}")).collect();
+    if args.modes.is_empty() {
+        return Ok(has);
+    }
     if args.modes.iter().all(|mode| has.contains(mode)) {
         return Ok(args.modes.clone());
-    }
-    // Nobody asked for the one that is meant when none is given.
-    if args.modes == [DEFAULT_MODE] {
-        return Ok(has);
     }
     Err(conflict(format!("it is used as {}", has.join(", "))).try_this("leave out --mode"))
 }

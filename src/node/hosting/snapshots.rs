@@ -10,6 +10,7 @@ use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::super::context::{Node, snapshot_word};
+use super::super::events::Tone;
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
@@ -169,7 +170,7 @@ pub(super) async fn step(
             return write(node, &look, &part).await;
         }
         // What could not be written before is written now.
-        Next::Converged if wanted == Wanted::Deleted && before.exists.is_some() => {
+        Next::Converged if unsaid(wanted, before.exists) => {
             let part = HostPart { observed_epoch: host.epoch, ..before };
             return write(node, &look, &part).await;
         }
@@ -211,6 +212,15 @@ fn held_back_by(node: &Node, look: &Look<'_>, (name, of): (&str, &str)) -> Optio
     volume::held_back("Volume", name, source)
 }
 
+/// Whether the server may not have what was found of one that goes: that it is deleted, or was never asked for.
+fn unsaid(wanted: Wanted, exists: Option<Rung>) -> bool {
+    match wanted {
+        Wanted::Present => false,
+        Wanted::Deleted => exists.is_some(),
+        Wanted::Forgotten => exists == Some(Rung::Down),
+    }
+}
+
 const TAKEN: &str = "Taken";
 
 /// Says what came of a step, and when it is tried again.
@@ -226,6 +236,11 @@ async fn record(
     let delay = settle(node, about, wanted != Wanted::Present && !grouped, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
+    }
+    if wanted == Wanted::Forgotten && outcome.is_ok() {
+        let note = format!("it is kept at the backend as \"{}\"", part.handle);
+        let action = action(step, look.snapshot.is_group());
+        node.events.tell(look.snapshot.object_ref(&()), Tone::Normal, "Kept", action, &note);
     }
     let processing = matches!(outcome, Err(Blocked::Wait(Reason::SnapshotProcessing)));
     // Its volume is on its way here with its name in it.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::card::point;
 use super::examiner::{Examiner, MISSING, OK};
-use super::life::{Use, detach};
+use super::life::{detach, unpublish, unstage};
 use super::scratch::{Debt, Scratch};
 use crate::csi::proto::volume_capability::access_mode::Mode;
 use crate::csi::proto::{self, CapacityRange};
@@ -34,7 +34,9 @@ impl Examiner {
         self.attach_limit(size).await;
         self.modifies(size, &volume).await;
         if self.here.node {
-            self.one_path(size, scratch).await;
+            if !self.one_path(size, scratch).await {
+                return;
+            }
             self.grown_before(size, scratch).await;
         }
         self.listed(size).await;
@@ -160,9 +162,10 @@ impl Examiner {
             secrets: self.secrets.clone(),
             ..Default::default()
         };
+        let debt = Debt::Staged(unstage(&request));
         let asking = async |p: &Plugin, t| p.node_stage_volume(request, t).await;
-        let contract = "A required field that is missing is INVALID_ARGUMENT.";
-        self.ask(Rpc::NodeStageVolume, ("spare: without a capability", contract), MISSING, asking).await;
+        let case = ("spare: without a capability", "A required field that is missing is INVALID_ARGUMENT.");
+        self.refused(Rpc::NodeStageVolume, case, MISSING, debt, asking).await;
     }
 
     /// Attaches that have to be refused.
@@ -170,9 +173,10 @@ impl Examiner {
         let request = self.attaching_of(volume);
         let stranger = proto::ControllerPublishVolumeRequest { node_id: self.nobody(), ..request.clone() };
         let contract = "A node that is not there is NOT_FOUND.";
+        let debt = Debt::Attached(detach(&stranger));
         let asking = async |p: &Plugin, t| p.controller_publish_volume(stranger, t).await;
         let case = ("spare: to a node that is not there", contract);
-        self.ask(Rpc::ControllerPublishVolume, case, &[Code::NotFound], asking).await;
+        self.refused(Rpc::ControllerPublishVolume, case, &[Code::NotFound], debt, asking).await;
         let contract = "What is attached otherwise already is ALREADY_EXISTS.";
         let case = "spare: for reading, attached for writing";
         if self.has(Rpc::ControllerPublishVolume).is_err() || !self.here.node {
@@ -236,7 +240,7 @@ impl Examiner {
                 break;
             }
         }
-        while self.debts.len() > mark && self.pay_last().await {}
+        self.pay_to(mark).await;
     }
 
     /// Attributes of a volume that is there.
@@ -279,28 +283,30 @@ impl Examiner {
         self.ask(Rpc::ControllerModifyVolume, case, wanted, asking).await;
     }
 
-    /// A volume for one writer is not published at a second path.
-    async fn one_path(&mut self, size: i64, scratch: &Scratch) {
+    /// A volume for one writer is not published at a second path. False when something of it is still where volumes are used.
+    async fn one_path(&mut self, size: i64, scratch: &Scratch) -> bool {
         let contract =
             "A volume for a single writer that is published elsewhere on its node is FAILED_PRECONDITION.";
         let case = "single writer: a second path";
         let at = point(Rpc::NodePublishVolume.name(), case, contract);
         if !self.can.node.single_node_multi_writer {
             self.card.skip(at, "the plugin's node service does not report SINGLE_NODE_MULTI_WRITER");
-            return;
+            return true;
         }
         let mode = Mode::SingleNodeSingleWriter;
         let capability = self.capability_for(mode);
         let made = self.keep("single writer", size, |request| request.volume_capabilities = vec![capability]);
-        let Some(volume) = made.await else { return };
-        let Some(how) = self.up(("single writer", mode), &volume, scratch).await else { return };
-        let mut request = how.publish.clone();
-        request.target_path = scratch.second().display().to_string();
-        self.debts.push(Debt::Published(super::life::unpublish(&request)));
-        let asking = async |p: &Plugin, t| p.node_publish_volume(request, t).await;
-        self.ask(Rpc::NodePublishVolume, (case, contract), &[Code::FailedPrecondition], asking).await;
-        self.pay_last().await;
-        self.off(&how).await;
+        let Some(volume) = made.await else { return true };
+        let mark = self.debts.len();
+        if let Some(how) = self.up(("single writer", mode), &volume, scratch).await {
+            let mut request = how.publish.clone();
+            request.target_path = scratch.second().display().to_string();
+            let debt = Debt::Published(unpublish(&request));
+            let asking = async |p: &Plugin, t| p.node_publish_volume(request, t).await;
+            let wanted = [Code::FailedPrecondition];
+            self.refused(Rpc::NodePublishVolume, (case, contract), &wanted, debt, asking).await;
+        }
+        self.pay_to(mark).await
     }
 
     /// What grew while nobody used it is as large on its node once it is there.
@@ -326,7 +332,11 @@ impl Examiner {
         {
             return;
         }
-        let Some(how) = self.up(("grown", Mode::SingleNodeWriter), &volume, scratch).await else { return };
+        let mark = self.debts.len();
+        let Some(how) = self.up(("grown", Mode::SingleNodeWriter), &volume, scratch).await else {
+            self.pay_to(mark).await;
+            return;
+        };
         let request = proto::NodeExpandVolumeRequest {
             volume_id: volume.volume_id.clone(),
             volume_path: how.publish.target_path.clone(),
@@ -337,17 +347,42 @@ impl Examiner {
         };
         let asking = async |p: &Plugin, t| p.node_expand_volume(request, t).await;
         self.ask(Rpc::NodeExpandVolume, ("grown: on its node", contract), OK, asking).await;
-        self.off(&how).await;
+        self.pay_to(mark).await;
     }
 
-    /// Takes off and detaches what was brought up beside the life, without a line for each step.
-    async fn off(&mut self, how: &Use) {
-        let steps = 1 + usize::from(how.stage.is_some()) + usize::from(how.attach.is_some());
-        for _ in 0..steps {
+    /// Asks for what has to be refused. What it would leave is owed beforehand, and paid when it was not refused for sure.
+    pub(super) async fn refused<T>(
+        &mut self,
+        rpc: Rpc,
+        (case, contract): (&str, &str),
+        wanted: &[Code],
+        debt: Debt,
+        asking: impl AsyncFnOnce(&Plugin, std::time::Duration) -> Result<T, crate::csi::Failure>,
+    ) {
+        let at = point(rpc.name(), case, contract);
+        if let Err(why) = self.has(rpc) {
+            self.card.skip(at, why);
+            return;
+        }
+        self.debts.push(debt);
+        let result = asking(&self.plugin, self.deadline).await;
+        let nothing = result.as_ref().is_err_and(|failure| !failure.is_uncertain());
+        self.card.answer(at, wanted, result);
+        if nothing {
+            self.paid();
+        } else {
+            self.pay_last().await;
+        }
+    }
+
+    /// Pays all that came after this mark. False when something of it stays owed: nothing is put in its place then.
+    async fn pay_to(&mut self, mark: usize) -> bool {
+        while self.debts.len() > mark {
             if !self.pay_last().await {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Pays what is owed last. False when that cannot be paid now: it is owed until the end, and what is beneath it with it.
@@ -443,10 +478,13 @@ impl Examiner {
         };
         let call = Rpc::CreateSnapshot.name();
         let contract = "A snapshot has a name of its own, a volume that it is of, and the time of its cut.";
+        self.debts.push(Debt::Snapshot(request.clone(), None));
         let result = self.plugin.create_snapshot(request.clone(), self.deadline).await;
         let id = result.as_ref().ok().map(|snapshot| snapshot.snapshot_id.clone());
-        let uncertain = result.as_ref().is_err_and(crate::csi::Failure::is_uncertain);
-        if uncertain || id.is_some() {
+        if id.is_some() || result.as_ref().is_err_and(|failure| !failure.is_uncertain()) {
+            self.paid();
+        }
+        if id.is_some() {
             self.debts.push(Debt::Snapshot(request.clone(), id));
         }
         let snapshot = self.card.answer(point(call, what, contract), wanted, result)?;

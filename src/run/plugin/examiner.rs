@@ -11,7 +11,7 @@ use crate::csi::{Alpha, Capabilities, Code, Failure, Plugin, Readiness, Rpc, Ser
 /// What a call is missing whose request names nothing.
 pub(super) const MISSING: &[Code] = &[Code::InvalidArgument];
 /// Why a driver is not asked what a careless one would do all the same.
-const ONLY_EXERCISED: &str =
+pub(super) const ONLY_EXERCISED: &str =
     "asked with --exercise alone: a driver that does not refuse it would change something";
 /// All went well.
 pub(super) const OK: &[Code] = &[Code::Ok];

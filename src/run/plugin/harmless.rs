@@ -2,7 +2,8 @@
 //! that does not refuse to make something is asked to delete it at once; what it might undo it is asked only where it may be
 //! exercised.
 use super::card::point;
-use super::examiner::{Examiner, MISSING, OK};
+use super::examiner::{Examiner, MISSING, OK, ONLY_EXERCISED};
+use super::scratch::Debt;
 use crate::csi::proto::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use crate::csi::proto::{self, CapacityRange, VolumeContentSource};
 use crate::csi::{Code, Plugin, Rpc, check};
@@ -56,14 +57,29 @@ impl Examiner {
         };
         let unnamed = proto::CreateVolumeRequest { name: String::new(), ..whole.clone() };
         let incapable = proto::CreateVolumeRequest { volume_capabilities: Vec::new(), ..whole.clone() };
-        let mut asked = vec![
-            ("without a name", REQUIRED, MISSING, unnamed),
-            ("without a capability", REQUIRED, MISSING, incapable),
-        ];
+        let asked = [("without a name", unnamed), ("without a capability", incapable)];
+        for (case, request) in asked {
+            let secrets = self.secrets.clone();
+            self.ask(Rpc::CreateVolume, (case, REQUIRED), MISSING, async move |plugin, deadline| {
+                let made = plugin.create_volume(request, deadline).await?;
+                let volume_id = made.volume_id.clone();
+                // It should not be there; the answer is judged all the same.
+                let _ =
+                    plugin.delete_volume(proto::DeleteVolumeRequest { volume_id, secrets }, deadline).await;
+                Ok(made)
+            })
+            .await;
+        }
+        self.odd_making(whole).await;
+    }
+
+    /// What a driver that is careless would make all the same, in the name of this examination.
+    async fn odd_making(&mut self, whole: proto::CreateVolumeRequest) {
         let from = |source| proto::CreateVolumeRequest {
             volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
             ..whole.clone()
         };
+        let mut asked = Vec::new();
         if self.can.controller.create_delete_snapshot {
             let source = Source::Snapshot(SnapshotSource { snapshot_id: self.nobody() });
             asked.push(("from a snapshot that is not there", UNKNOWN, NOT_THERE, from(source)));
@@ -78,16 +94,13 @@ impl Examiner {
             asked.push(("with an attribute that no driver knows", NO_PARAMETER, MISSING, odd));
         }
         for (case, contract, wanted, request) in asked {
-            let secrets = self.secrets.clone();
-            self.ask(Rpc::CreateVolume, (case, contract), wanted, async move |plugin, deadline| {
-                let made = plugin.create_volume(request, deadline).await?;
-                let volume_id = made.volume_id.clone();
-                // It should not be there; the answer is judged all the same.
-                let _ =
-                    plugin.delete_volume(proto::DeleteVolumeRequest { volume_id, secrets }, deadline).await;
-                Ok(made)
-            })
-            .await;
+            if !self.exercise {
+                self.card.skip(point(Rpc::CreateVolume.name(), case, contract), ONLY_EXERCISED);
+                continue;
+            }
+            let debt = Debt::Volume(Box::new(request.clone()), None);
+            let asking = async |p: &Plugin, t| p.create_volume(request, t).await;
+            self.refused(Rpc::CreateVolume, (case, contract), wanted, debt, asking).await;
         }
     }
 

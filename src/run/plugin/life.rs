@@ -493,7 +493,7 @@ pub(super) fn detach(
     }
 }
 
-fn unstage(staged: &proto::NodeStageVolumeRequest) -> proto::NodeUnstageVolumeRequest {
+pub(super) fn unstage(staged: &proto::NodeStageVolumeRequest) -> proto::NodeUnstageVolumeRequest {
     proto::NodeUnstageVolumeRequest {
         volume_id: staged.volume_id.clone(),
         staging_target_path: staged.staging_target_path.clone(),
