@@ -180,6 +180,22 @@ async fn a_snapshot_whose_call_is_not_sent_is_announced_once() {
     scene.end().await;
 }
 
+/// Nor is there anything to find out of one that was never asked for, though it was announced: also one to be kept goes at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_announced_and_never_asked_for_is_said_to_be_none() {
+    let scene = Scene::new(Config { goes_away: true, ..picturing() }).await;
+    let gate = scene.rig.unvouched().await;
+    let made = scene.make(json!({ "source": { "claimName": "data" }, "deletionPolicy": "Retain" })).await;
+    scene.enter(Some(&made)).await;
+    scene.host(scene.of(json!({})).await).await;
+    scene.until("announced", |s| s["status"]["exists"] == "Unknown").await;
+    scene.deleted().await;
+    assert_eq!(scene.taken().len(), 0);
+    gate.open();
+    scene.rig.end_volume("last").await;
+    scene.end().await;
+}
+
 /// Scenario B97: what may have been cut is found out, and then deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outcome_in_doubt_leaves_nothing_behind() {
