@@ -47,17 +47,15 @@ pub(crate) fn look(
     let made_with = volume.spec.source.create.as_ref().map_or(backend, |create| create.required_bytes);
     let asked = volume.spec.size.map_or(made_with, |size| size.required_bytes);
     let wanted = requested(claim).unwrap_or(asked);
-    // Nothing was ever asked for beyond what it was made or registered with, whatever that is.
-    if (wanted <= asked || asked == 0) && volume.spec.size.is_none() {
-        // It may have asked for more since it was bound, and it may not: that it is not served is said once it has changed.
-        let changed = claim.metadata.generation.is_some_and(|generation| generation > 1);
-        let unknown = asked == 0 && existing.is_some() && wanted > 0 && changed;
-        let condition = unknown.then(|| {
-            let reason = Reason::SizeUnknown { volume: volume.name_any() };
-            Condition::new(EXPANDED, Truth::False, reason.word(), reason.to_string())
-        });
+    let name = volume.name_any();
+    let came = expand::as_it_came(wanted, asked, existing.map(|_| name.as_str()));
+    if let Some(claimed) = came.filter(|_| volume.spec.size.is_none()) {
+        let condition = match &claimed {
+            Claimed::Refused(reason) => Some(refused(reason)),
+            Claimed::AsAsked | Claimed::Set(_) => None,
+        };
         let capacity = if backend == 0 { String::new() } else { quantity::display(backend) };
-        return Look { claimed: Claimed::AsAsked, capacity, allocated: String::new(), condition };
+        return Look { claimed, capacity, allocated: String::new(), condition };
     }
     let limit = claim.spec.resources.limits.as_ref().map_or(0, |limit| bytes(&limit.storage));
     let named = claim.spec.volume_class_name.is_empty() && !claim.spec.volume_name.is_empty();
@@ -94,6 +92,10 @@ pub(crate) fn look(
     }
 }
 
+fn refused(reason: &Reason) -> Condition {
+    Condition::new(EXPANDED, Truth::False, reason.word(), reason.to_string())
+}
+
 /// Why a claim has less than it asks for.
 fn condition(
     claimed: &Claimed,
@@ -101,10 +103,10 @@ fn condition(
     (given, on_a_node): (i64, Option<(String, Condition)>),
     wanted: i64,
 ) -> Condition {
-    let waits = |word: &str, sentence: String| Condition::new(EXPANDED, Truth::False, word, sentence);
     if let Claimed::Refused(reason) = claimed {
-        return waits(reason.word(), reason.to_string());
+        return refused(reason);
     }
+    let waits = |word: &str, sentence: String| Condition::new(EXPANDED, Truth::False, word, sentence);
     let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
     match (told, on_a_node) {
         (Some(told), _) => waits(&told.reason, told.message.clone()),

@@ -52,6 +52,17 @@ pub enum Claimed {
     Refused(Reason),
 }
 
+/// What is to be done about a volume that was never asked for another size than it was made or registered with, where nothing of it is asked
+/// now, or nobody can tell. Absent = [`claimed`] decides.
+pub fn as_it_came(requested: i64, asked: i64, registered: Option<&str>) -> Option<Claimed> {
+    match registered {
+        Some(volume) if asked == 0 && requested > 0 => {
+            Some(Claimed::Refused(Reason::SizeUnknown { volume: volume.to_owned() }))
+        }
+        _ => (requested <= asked || asked == 0).then_some(Claimed::AsAsked),
+    }
+}
+
 /// What is to be done about the size that a bound claim asks for.
 pub fn claimed(claim: &Claim) -> Claimed {
     // Of a volume whose size nobody told, what its claim asks for is taken for what it has.
@@ -228,6 +239,29 @@ mod tests {
         ];
         for (edit, wanted) in cases {
             assert_eq!(word(edit), wanted);
+        }
+    }
+
+    #[test]
+    fn what_was_never_asked_for_more_is_as_it_came() {
+        for (requested, asked, registered, word) in [
+            (10, 10, None, Some("as asked")),
+            (5, 10, None, Some("as asked")),
+            // Made without a size, or registered, and its claim asks for none.
+            (10, 0, None, Some("as asked")),
+            (0, 0, Some("v"), Some("as asked")),
+            (10, 0, Some("v"), Some("SizeUnknown")),
+            (10, 10, Some("v"), Some("as asked")),
+            (20, 10, Some("v"), None),
+            (20, 10, None, None),
+        ] {
+            let decided = as_it_came(requested, asked, registered);
+            let said = decided.map(|claimed| match claimed {
+                Claimed::Refused(reason) => reason.word().to_owned(),
+                Claimed::AsAsked => "as asked".to_owned(),
+                Claimed::Set(size) => format!("{size:?}"),
+            });
+            assert_eq!(said.as_deref(), word, "{requested} {asked} {registered:?}");
         }
     }
 

@@ -418,8 +418,8 @@ impl std::fmt::Display for Reason {
             }
             Self::SizeUnknown { volume } => write!(
                 f,
-                "nobody said how large volume \"{volume}\" is, so nothing is an expansion of it: register it with \
-                 spec.source.existing.capacity"
+                "nobody said how large volume \"{volume}\" is, so that what its claim requests is neither compared with it nor \
+                 an expansion: say it once in the volume's spec.source.existing.capacity"
             ),
             Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
             Self::AttributesMismatch { class, of, plugin } => write!(
@@ -431,8 +431,8 @@ impl std::fmt::Display for Reason {
             }
             Self::NodeNotNamed { plugin } => write!(
                 f,
-                "plugin \"{plugin}\" has controllerScope Node: its source has to say in nodeName which node has it; delete \
-                 it, and apply it so"
+                "plugin \"{plugin}\" has controllerScope Node, and nothing says which node has this: delete what was registered and \
+                 apply it with nodeName in its source; what was made is reached under controllerScope Cluster, as it was"
             ),
             Self::VolumeNotHere => write!(
                 f,

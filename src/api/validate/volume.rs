@@ -70,8 +70,9 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     given(&mut faults, "spec.attributes", &spec["attributes"]);
     if let Some(old) = old {
-        let fields = ["plugin", "source", "accessModes", "volumeMode", "fsType"];
+        let fields = ["plugin", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
+        source_unchanged(&mut faults, &old["spec"]["source"], &spec["source"]);
         if is_being_asked_for(old) {
             let advice =
                 "its plugin may be at work on it, and is asked for the same again; change it afterwards";
@@ -79,6 +80,23 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
     }
     faults.into_vec()
+}
+
+/// Where a volume comes from stays. How large one is that was there before can be said later, once.
+fn source_unchanged(faults: &mut FieldErrors, old: &Value, new: &Value) {
+    let unsaid = text(&old["existing"]["capacity"]).is_empty();
+    let rest = |source: &Value| {
+        let mut rest = source.clone();
+        if let Some(existing) = rest.get_mut("existing").and_then(Value::as_object_mut).filter(|_| unsaid) {
+            existing.remove("capacity");
+        }
+        rest
+    };
+    if rest(old) != rest(new) {
+        let message =
+            "cannot change, but for spec.source.existing.capacity where none was said; make another volume";
+        faults.forbidden("spec.source", message);
+    }
 }
 
 /// Whether a call may be under way that names how the volume is used: the next attempt names the same (CO-GEN-03).
@@ -92,7 +110,6 @@ fn is_being_asked_for(old: &Value) -> bool {
     hosted && !known || status["expansion"]["asked"].is_object()
 }
 
-/// One of before stays as it is, so that it can be changed otherwise, and deleted.
 /// A plugin's id of something that was there before.
 pub(super) fn handle(faults: &mut FieldErrors, path: &str, (what, value): (&str, &Value)) {
     let handle = text(value);
@@ -355,8 +372,14 @@ mod tests {
         made["spec"]["source"] = create(context.clone(), zone.clone());
         let mut anywhere = there.clone();
         anywhere["spec"]["source"] = create(context.clone(), json!([]));
+        let sized = |capacity: &str| json!({ "existing": { "handle": "h", "context": context, "topology": zone, "capacity": capacity } });
+        let mut large = there.clone();
+        large["spec"]["source"] = sized("1Gi");
         let secrets = json!({ "nodeStage": { "namespace": "default", "name": "s" } });
         for (old, field, value, stays) in [
+            (&there, "source", sized("1Gi"), false),
+            (&large, "source", sized("2Gi"), true),
+            (&large, "source", existing("h", context.clone(), zone.clone()), true),
             (&there, "plugin", json!("b"), true),
             (&there, "source", existing("other", context.clone(), zone.clone()), true),
             (&there, "source", existing("h", json!({ "k": "w" }), zone.clone()), true),
