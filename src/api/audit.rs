@@ -65,6 +65,10 @@ pub struct Audit {
     /// The volumes that the plugin listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<BackendVolume>,
+    /// Of snapshots: the Secret that they were listed with, as `namespace/name`; empty where it was none, absent where nothing was
+    /// listed. A plugin may list those of one account alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
     /// The snapshots that the plugin listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<BackendSnapshot>,

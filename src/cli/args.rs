@@ -165,7 +165,7 @@ pub struct Audit {
     /// The plugins; all of them when none is named
     #[arg(value_name = "PLUGIN")]
     pub plugins: Vec<String>,
-    /// How long an answer is waited for
+    /// How long answers are waited for, at each of two looks
     #[arg(long, default_value = "2m", value_parser = duration, value_name = "TIME")]
     pub timeout: Duration,
     /// json

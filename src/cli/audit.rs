@@ -21,6 +21,8 @@ pub(crate) struct Listed<T> {
     pub(crate) node: String,
     /// The list. A thing may stand in it twice.
     pub(crate) entries: Vec<T>,
+    /// Of snapshots: the Secrets that they were listed with, as `namespace/name`; an empty one where none went with the call.
+    pub(crate) secrets: BTreeSet<String>,
 }
 
 /// All that was listed.
@@ -43,11 +45,9 @@ impl Known {
     /// The nodes that alone know some of a plugin's volumes or snapshots.
     pub(crate) fn homes(&self, plugin: &str) -> BTreeSet<String> {
         let volumes = self.volumes.iter().filter(|v| v.spec.plugin == plugin).map(|v| node(v).to_owned());
-        let of = |snapshot: &Snapshot| {
-            let of = snapshot.status.as_ref().and_then(|status| status.of.clone());
-            of.filter(|of| of.plugin == plugin).map(|of| of.node_name)
-        };
-        let all = volumes.chain(self.snapshots.iter().filter_map(of));
+        let snapshots =
+            self.snapshots.iter().filter(|s| self::plugin(s) == plugin).map(|s| home(s).to_owned());
+        let all = volumes.chain(snapshots);
         all.filter(|node| !node.is_empty()).collect()
     }
 }
@@ -154,7 +154,12 @@ pub(crate) fn confirmed(
         what => what,
     };
     let same = |a: &Finding, b: &Finding| {
-        let of = |f: &Finding| (kind(f.what), f.of.clone(), f.node.clone(), f.subject.clone());
+        // A volume that moves is between two nodes at one look, and between two others at the next.
+        let place = |f: &Finding| {
+            let moves = matches!(f.what, What::Attached | What::NotAttached);
+            moves.then(|| f.details.clone())
+        };
+        let of = |f: &Finding| (kind(f.what), f.of.clone(), f.node.clone(), f.subject.clone(), place(f));
         of(a) == of(b)
     };
     let once =
@@ -172,11 +177,9 @@ fn handle(volume: &Volume) -> &str {
     if told.is_empty() { before.unwrap_or_default() } else { told }
 }
 
-/// The only node that knows it, with `controllerScope: Node`.
+/// The only node that knows it; empty where all do.
 fn node(volume: &Volume) -> &str {
-    let source = &volume.spec.source;
-    let made = source.create.as_ref().map(|create| create.node_name.as_str());
-    made.or(source.existing.as_ref().map(|existing| existing.node_name.as_str())).unwrap_or_default()
+    volume.spec.source.home().unwrap_or_default()
 }
 
 fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &mut BTreeSet<Finding>) {
@@ -187,9 +190,9 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
         subject: subject.to_owned(),
         details,
     };
+    // Where each node knows its own alone, the same handle is another volume on another one.
+    let its = |v: &&Volume| list.node.is_empty() || node(v).is_empty() || node(v) == list.node;
     let ours = |known: &'_ Known| -> BTreeMap<String, Volume> {
-        // Where each node knows its own alone, the same handle is another volume on another one.
-        let its = |v: &&Volume| list.node.is_empty() || node(v).is_empty() || node(v) == list.node;
         let of_it = known.volumes.iter().filter(|v| v.spec.plugin == list.plugin && !handle(v).is_empty());
         let of_it = of_it.filter(its);
         of_it.map(|volume| (handle(volume).to_owned(), volume.clone())).collect()
@@ -203,7 +206,7 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
     };
     let under_way =
         under_way.filter(|v| v.spec.plugin == list.plugin && handle(v).is_empty() && asked_for(v));
-    let under_way: BTreeSet<String> = under_way.map(ResourceExt::name_any).collect();
+    let under_way: BTreeSet<String> = under_way.filter(its).map(ResourceExt::name_any).collect();
     let listed: BTreeMap<&str, &BackendVolume> =
         list.entries.iter().map(|volume| (volume.handle.as_str(), volume)).collect();
     for (handle, volume) in &listed {
@@ -243,6 +246,53 @@ fn pictures(snapshot: &Snapshot) -> Vec<&str> {
     if handle.is_empty() { Vec::new() } else { vec![handle] }
 }
 
+fn label(snapshot: &Snapshot) -> String {
+    format!("snapshot/{} in {}", snapshot.name_any(), snapshot.namespace().unwrap_or_default())
+}
+
+fn plugin(snapshot: &Snapshot) -> String {
+    let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.clone());
+    of.unwrap_or_else(|| snapshot.spec.source.plugin.clone())
+}
+
+/// The only node that knows it; empty where all do.
+fn home(snapshot: &Snapshot) -> &str {
+    snapshot.home().unwrap_or_default()
+}
+
+/// The Secret of its calls, as `namespace/name`; empty without one.
+fn secret(snapshot: &Snapshot) -> String {
+    let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref());
+    let secret = of.and_then(|of| of.secret.as_ref());
+    secret.map(|secret| format!("{}/{}", secret.namespace, secret.name)).unwrap_or_default()
+}
+
+/// Whether the backend should list it there, asked with its Secret.
+fn is_missed<T>(snapshot: &Snapshot, list: &Listed<T>) -> bool {
+    let status = snapshot.status.clone().unwrap_or_default();
+    // What is not ready yet need not be listed.
+    let there = !snapshot.is_cut() || (status.exists == Some(Rung::Up) && status.ready);
+    let its = plugin(snapshot) == list.plugin && (list.node.is_empty() || home(snapshot) == list.node);
+    there && its && snapshot.metadata.deletion_timestamp.is_none()
+}
+
+/// The Snapshots that were neither listed nor looked for, each with why: a plugin may list those of one account alone.
+pub(crate) fn unlooked(lists: &[Listed<BackendSnapshot>], known: &Known) -> Vec<(String, String)> {
+    let of = |list: &Listed<BackendSnapshot>| {
+        let listed: BTreeSet<&str> = list.entries.iter().map(|entry| entry.handle.as_str()).collect();
+        let of_it =
+            known.snapshots.iter().filter(|s| is_missed(s, list) && !list.secrets.contains(&secret(s)));
+        let unseen = of_it.filter(|s| pictures(s).iter().any(|handle| !listed.contains(handle)));
+        let why = |s: &Snapshot| match secret(s).as_str() {
+            "" => "without a Secret".to_owned(),
+            name => format!("with its Secret {name}"),
+        };
+        let told = |s: &Snapshot| (label(s), format!("plugin/{} was not asked {}", list.plugin, why(s)));
+        unseen.map(told).collect::<Vec<_>>()
+    };
+    lists.iter().flat_map(of).collect()
+}
+
 fn of_snapshots(
     list: &Listed<BackendSnapshot>,
     before: &Known,
@@ -252,15 +302,6 @@ fn of_snapshots(
     let mut tell = |what, subject: &str, details: String| {
         let (of, node) = (list.plugin.clone(), list.node.clone());
         found.insert(Finding { what, of, node, subject: subject.to_owned(), details });
-    };
-    let plugin = |snapshot: &Snapshot| {
-        let of = snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.clone());
-        of.unwrap_or_else(|| snapshot.spec.source.plugin.clone())
-    };
-    let home = |snapshot: &Snapshot| {
-        let of =
-            snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.node_name.clone());
-        of.unwrap_or_else(|| snapshot.spec.source.node_name.clone())
     };
     let its = |s: &&Snapshot| list.node.is_empty() || home(s).is_empty() || home(s) == list.node;
     let ours = |known: &'_ Known| -> Vec<Snapshot> {
@@ -274,7 +315,6 @@ fn of_snapshots(
         s.status.as_ref().is_some_and(|status| status.controller.is_some() && !refused(status))
     };
     let making = |s: &&Snapshot| s.is_cut() && pictures(s).is_empty() && asked_for(s);
-    let label = |s: &Snapshot| format!("snapshot/{} in {}", s.name_any(), s.namespace().unwrap_or_default());
     let under_way: BTreeSet<String> = earlier.iter().chain(&later).filter(making).map(label).collect();
     let listed: BTreeMap<&str, &BackendSnapshot> =
         list.entries.iter().map(|snapshot| (snapshot.handle.as_str(), snapshot)).collect();
@@ -284,11 +324,7 @@ fn of_snapshots(
     }
     let uids: BTreeSet<_> = earlier.iter().filter_map(ResourceExt::uid).collect();
     for snapshot in later.iter().filter(|s| s.uid().is_some_and(|uid| uids.contains(&uid))) {
-        let status = snapshot.status.clone().unwrap_or_default();
-        // What is not ready yet need not be listed.
-        let there = !snapshot.is_cut() || (status.exists == Some(Rung::Up) && status.ready);
-        let its = list.node.is_empty() || home(snapshot) == list.node;
-        if there && its && snapshot.metadata.deletion_timestamp.is_none() {
+        if is_missed(snapshot, list) && list.secrets.contains(&secret(snapshot)) {
             for handle in pictures(snapshot).into_iter().filter(|handle| !listed.contains_key(handle)) {
                 tell(What::SnapshotNotListed, handle, not_listed("snapshot", &snapshot.name_any()));
             }
@@ -327,7 +363,11 @@ fn attached(
     found: &mut BTreeSet<Finding>,
 ) {
     let of_it = |known: &Known| -> BTreeMap<(String, String), VolumeAttachment> {
+        let homes: BTreeMap<String, &str> = known.volumes.iter().map(|v| (v.name_any(), node(v))).collect();
+        let home = |a: &VolumeAttachment| homes.get(&a.spec.volume).copied().unwrap_or_default();
+        let its = |a: &&VolumeAttachment| list.node.is_empty() || home(a).is_empty() || home(a) == list.node;
         let all = known.attachments.iter().filter(|a| a.spec.plugin == list.plugin && a.spec.attach_required);
+        let all = all.filter(its);
         all.map(|a| ((a.spec.handle.clone(), a.spec.node_id.clone()), a.clone())).collect()
     };
     let (earlier, later) = (of_it(before), of_it(after));
@@ -404,7 +444,12 @@ mod tests {
             node_ids: nodes.map(|nodes| nodes.iter().map(|id| (*id).to_owned()).collect()),
             ..BackendVolume::default()
         };
-        Listed { plugin: "p".into(), node: String::new(), entries: volumes.iter().map(volume).collect() }
+        Listed {
+            plugin: "p".into(),
+            node: String::new(),
+            entries: volumes.iter().map(volume).collect(),
+            secrets: BTreeSet::new(),
+        }
     }
 
     fn known(volumes: &[Volume], attachments: &[VolumeAttachment]) -> Known {
@@ -480,6 +525,11 @@ mod tests {
             (status.exists, status.attempting) = (Some(Rung::Down), attempting);
             assert_eq!(words(listed(&[("x", None)]), &refused, &refused), [(what, "x".to_owned())]);
         }
+        // What is made where another node alone knows it stands in no list of this one.
+        for (node, what) in [("a", What::Unclear), ("b", What::Unknown)] {
+            let list = Listed { node: node.into(), ..listed(&[("x", None)]) };
+            assert_eq!(words(list, &making, &making), [(what, "x".to_owned())], "{node}");
+        }
         let mut waiting = making.clone();
         waiting.volumes[0].status.as_mut().unwrap().controller = None;
         assert_eq!(words(listed(&[("x", None)]), &waiting, &waiting), [(What::Unknown, "x".to_owned())]);
@@ -518,7 +568,8 @@ mod tests {
     fn told_of(handles: &[&str], node: &str, before: &[Snapshot], after: &[Snapshot]) -> Vec<(What, String)> {
         let entry = |handle: &&str| BackendSnapshot { handle: (*handle).to_owned(), ..Default::default() };
         let entries = handles.iter().map(entry).collect();
-        let snapshots = vec![Listed { plugin: "p".into(), node: node.into(), entries }];
+        let secrets = [String::new()].into();
+        let snapshots = vec![Listed { plugin: "p".into(), node: node.into(), entries, secrets }];
         let known = |snapshots: &[Snapshot]| Known { snapshots: snapshots.to_vec(), ..Known::default() };
         let all = findings(&Lists { volumes: Vec::new(), snapshots }, &known(before), &known(after));
         all.into_iter().map(|found| (found.what, found.subject)).collect()
@@ -577,6 +628,40 @@ mod tests {
         assert_eq!(told_of(&["x"], "", &refused, &refused), [(What::UnknownSnapshot, "x".to_owned())]);
         let waiting = [cut("s", "", "", &json!({ "exists": null, "controller": null }))];
         assert_eq!(told_of(&["x"], "", &waiting, &waiting), [(What::UnknownSnapshot, "x".to_owned())]);
+    }
+
+    #[test]
+    fn a_snapshot_is_missed_where_its_own_secret_was_asked_with() {
+        let of = |secret: &str| {
+            let mut one = cut(if secret.is_empty() { "bare" } else { secret }, "h", "", &json!({}));
+            let of = one.status.as_mut().unwrap().of.as_mut().unwrap();
+            of.secret = (!secret.is_empty())
+                .then(|| serde_json::from_value(json!({ "namespace": "n", "name": secret })).unwrap());
+            one
+        };
+        for (has, asked_with, missed, unlooked_for) in [
+            ("s", vec!["n/s"], 1, None),
+            ("s", vec!["n/other", "n/s"], 1, None),
+            ("s", vec!["n/other"], 0, Some("plugin/p was not asked with its Secret n/s")),
+            ("s", vec![], 0, Some("plugin/p was not asked with its Secret n/s")),
+            ("", vec![""], 1, None),
+            ("", vec!["n/s"], 0, Some("plugin/p was not asked without a Secret")),
+        ] {
+            let known = Known { snapshots: vec![of(has)], ..Known::default() };
+            let mut list: Listed<BackendSnapshot> = Listed {
+                plugin: "p".into(),
+                secrets: asked_with.iter().map(|secret| (*secret).to_owned()).collect(),
+                ..Listed::default()
+            };
+            let lists = |list: &Listed<_>| Lists { volumes: Vec::new(), snapshots: vec![list.clone()] };
+            assert_eq!(findings(&lists(&list), &known, &known).len(), missed, "{has} {asked_with:?}");
+            let told = unlooked(&[list.clone()], &known);
+            assert_eq!(told.first().map(|(_, why)| why.as_str()), unlooked_for, "{has} {asked_with:?}");
+            // What is listed all the same fits.
+            list.entries = vec![BackendSnapshot { handle: "h".into(), ..Default::default() }];
+            assert_eq!(findings(&lists(&list), &known, &known), []);
+            assert_eq!(unlooked(&[list], &known), []);
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! A key of its own in the queue: a list that hangs holds up nothing else. Nothing follows of it here; who asked compares
 //! (`wharfline volume audit`).
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,11 +89,14 @@ async fn page(node: &Node, key: &InstanceKey, object: &PluginInstance, asked: &A
                     next_token,
                     ..blank.clone()
                 }),
-                AuditList::Snapshots => asking.snapshots(asked).await.map(|(snapshots, next_token)| Audit {
-                    snapshots,
-                    next_token,
-                    ..blank.clone()
-                }),
+                AuditList::Snapshots => {
+                    asking.snapshots(asked).await.map(|((snapshots, next_token), secret)| Audit {
+                        secret,
+                        snapshots,
+                        next_token,
+                        ..blank.clone()
+                    })
+                }
             }
         }
     };
@@ -170,39 +175,70 @@ impl Asking<'_> {
         paged(METHOD, &asked.starting_token, ask).await
     }
 
-    /// With the Secret of a snapshot whose calls are made here, where there is one: a plugin may want one, and none but those
-    /// of snapshots are given for it.
-    async fn snapshots(&self, asked: &AuditRequest) -> Result<Page<BackendSnapshot>, String> {
+    /// With each Secret of the snapshots whose calls are made here, one after the other: a plugin may want one and list what is of
+    /// that alone, and none but those of snapshots are given for it. Who cannot be read is passed over. Says with which one.
+    async fn snapshots(
+        &self,
+        asked: &AuditRequest,
+    ) -> Result<(Page<BackendSnapshot>, Option<String>), String> {
         const METHOD: &str = "ListSnapshots";
-        let (asker, secret) = self.secret().unzip();
-        let secrets = self.node.secrets(&asker.unwrap_or_default(), secret.as_ref()).await;
-        let secrets = secrets.map_err(|reason| reason.to_string())?;
-        let ask = |starting_token, max_entries| {
-            let secrets = secrets.clone();
-            let request =
-                proto::ListSnapshotsRequest { max_entries, starting_token, secrets, ..Default::default() };
-            let call = self.instance.client.list_snapshots(request, self.terms(METHOD));
-            async move {
-                let answer = self.follow(METHOD, call).await?;
-                let snapshots: Result<_, _> =
-                    answer.entries.iter().map(|entry| snapshot(entry.snapshot.as_ref())).collect();
-                Ok((snapshots?, answer.next_token))
-            }
-            .boxed()
-        };
-        paged(METHOD, &asked.starting_token, ask).await
+        let (from, token) = asked.starting_token.split_once(' ').unwrap_or_default();
+        let all = self.secrets();
+        let mut unread = None;
+        for (name, (asker, secret)) in all.range(from.to_owned()..) {
+            let secrets = match self.node.secrets(asker, secret.as_ref()).await {
+                Ok(secrets) => secrets,
+                Err(reason) => {
+                    unread.get_or_insert(reason);
+                    continue;
+                }
+            };
+            let token = if name == from { token } else { "" };
+            let (snapshots, next) = paged(METHOD, token, |starting_token, max_entries| {
+                let secrets = secrets.clone();
+                let request = proto::ListSnapshotsRequest {
+                    max_entries,
+                    starting_token,
+                    secrets,
+                    ..Default::default()
+                };
+                let call = self.instance.client.list_snapshots(request, self.terms(METHOD));
+                async move {
+                    let answer = self.follow(METHOD, call).await?;
+                    let snapshots: Result<_, _> =
+                        answer.entries.iter().map(|entry| snapshot(entry.snapshot.as_ref())).collect();
+                    Ok((snapshots?, answer.next_token))
+                }
+                .boxed()
+            })
+            .await?;
+            let another = || all.range((Bound::Excluded(name.clone()), Bound::Unbounded)).next();
+            let next = match (next.as_str(), another()) {
+                ("", None) => String::new(),
+                ("", Some((name, _))) => format!("{name} "),
+                (next, _) => format!("{name} {next}"),
+            };
+            return Ok(((snapshots, next), Some(name.clone())));
+        }
+        match unread.filter(|_| asked.starting_token.is_empty()) {
+            Some(reason) => Err(reason.to_string()),
+            None => Ok(((Vec::new(), String::new()), None)),
+        }
     }
 
-    /// The first Snapshot of the plugin that this node makes the calls of and that has one.
-    fn secret(&self) -> Option<(String, SecretRef)> {
+    /// The Secrets of the plugin's Snapshots that this node makes the calls of, each as `namespace/name` with one of those who may
+    /// read it. Without any, none goes with the call.
+    fn secrets(&self) -> BTreeMap<String, (String, Option<SecretRef>)> {
         let of = |snapshot: &Snapshot| {
             let of = snapshot.status.as_ref()?.of.as_ref()?;
             let secret = of.secret.clone().filter(|_| of.plugin == self.instance.plugin)?;
             let namespace = snapshot.namespace().unwrap_or_default();
-            Some((format!("snapshots/{namespace}/{}", snapshot.name_any()), secret))
+            let name = format!("{}/{}", secret.namespace, secret.name);
+            Some((name, (format!("snapshots/{namespace}/{}", snapshot.name_any()), Some(secret))))
         };
         let all = self.node.caches.snapshots.all();
-        all.iter().filter_map(|snapshot| of(snapshot)).min_by(|(one, _), (other, _)| one.cmp(other))
+        let all: BTreeMap<_, _> = all.iter().filter_map(|snapshot| of(snapshot)).collect();
+        if all.is_empty() { [(String::new(), (String::new(), None))].into() } else { all }
     }
 }
 

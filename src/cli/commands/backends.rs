@@ -36,8 +36,28 @@ pub(super) struct Gathered<T> {
     pub(super) by: BTreeSet<String>,
     /// How many were to be asked.
     pub(super) asked: usize,
-    /// Why others did not; with the plugin and the node where nobody could be asked, both empty otherwise.
-    pub(super) unasked: Vec<((String, String), Failure)>,
+    /// The others.
+    pub(super) unasked: Vec<Unasked>,
+}
+
+/// Who did not list.
+pub(super) struct Unasked {
+    pub(super) plugin: String,
+    /// The only node that it would have listed of; empty where it would have listed all.
+    pub(super) node: String,
+    /// Whether there was nobody to ask.
+    pub(super) nobody: bool,
+    /// Why.
+    pub(super) failure: Failure,
+}
+
+impl<T> Gathered<T> {
+    /// Why one may not have been found that is looked for, on this node if it was named.
+    pub(super) fn may_have_it(&mut self, named: Option<&String>) -> Option<Failure> {
+        let concerns = |one: &Unasked| named.is_none_or(|node| one.node.is_empty() || one.node == *node);
+        let at = self.unasked.iter().position(concerns)?;
+        Some(self.unasked.swap_remove(at).failure)
+    }
 }
 
 /// Asks plugins, all where none is named, for what their backends have.
@@ -58,15 +78,19 @@ pub(super) async fn gather<T>(
     for (one, outcome) in asked.iter().zip(futures::future::join_all(answers).await) {
         match outcome {
             Ok(answers) => {
+                let secrets = answers.iter().filter_map(|answer| answer.secret.clone()).collect();
                 let entries = answers.into_iter().flat_map(&entries).collect();
                 gathered.by.insert(one.instance.clone());
-                gathered.listed.push(Listed { plugin: one.plugin.clone(), node: one.only.clone(), entries });
+                let (plugin, node) = (one.plugin.clone(), one.only.clone());
+                gathered.listed.push(Listed { plugin, node, entries, secrets });
             }
             Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
-            Err(failure) if one.instance.is_empty() => {
-                gathered.unasked.push(((one.plugin.clone(), one.only.clone()), failure));
-            }
-            Err(failure) => gathered.unasked.push((Default::default(), failure)),
+            Err(failure) => gathered.unasked.push(Unasked {
+                plugin: one.plugin.clone(),
+                node: one.only.clone(),
+                nobody: one.instance.is_empty(),
+                failure,
+            }),
         }
     }
     Ok(gathered)
@@ -332,8 +356,14 @@ pub(super) async fn make(
     session.say(format_args!("{label} created{tried}"))
 }
 
+/// A name for the object of a handle, as long as it is free: nodes that know their own alone may have one handle each.
+pub(super) fn free_name(handle: &str, node: &str, taken: &BTreeSet<String>) -> String {
+    let name = name_of(handle);
+    if node.is_empty() || !taken.contains(&name) { name } else { format!("{name}-{node}") }
+}
+
 /// A name for the object of a handle: the handle where it can be one, else what is left of it, and something that tells it from others.
-pub(super) fn name_of(handle: &str) -> String {
+fn name_of(handle: &str) -> String {
     const LONGEST: usize = 200;
     if is_subdomain(handle, LONGEST) {
         return handle.to_owned();
@@ -348,7 +378,7 @@ pub(super) fn name_of(handle: &str) -> String {
 /// The list that has one that is looked for: of several, the one of the node that is named.
 ///
 /// # Errors
-/// When several have one, and none is named.
+/// When several have one, and none is named; or a node is, and all nodes have the same.
 pub(super) fn the_one<T>(
     mut lists: Vec<Listed<T>>,
     (handle, node): (&str, Option<&String>),
@@ -356,6 +386,10 @@ pub(super) fn the_one<T>(
 ) -> Result<Option<Listed<T>>, Failure> {
     lists.retain(|list| list.entries.iter().any(&is_it));
     if let Some(node) = node {
+        if let Some(list) = lists.iter().find(|list| list.node.is_empty()) {
+            let what = format!("--node {node}: what plugin/{} has it has for all nodes", list.plugin);
+            return Err(Failure::usage(what).try_this("leave out --node"));
+        }
         lists.retain(|list| list.node == *node);
     }
     if lists.len() > 1 {
@@ -406,6 +440,7 @@ mod tests {
             plugin: "p".to_owned(),
             node: node.to_owned(),
             entries: handles.to_vec(),
+            secrets: BTreeSet::new(),
         };
         let find = |node: Option<&str>| {
             let lists = vec![list("a", &["x", "h"]), list("b", &["h"]), list("c", &["y"])];
@@ -420,6 +455,9 @@ mod tests {
                 found.then(|| (node.to_owned(), vec!["h"]))
             );
         }
+        let everywhere = || vec![Listed { plugin: "p".to_owned(), entries: vec!["h"], ..Listed::default() }];
+        let named = the_one(everywhere(), ("h", Some(&"a".to_owned())), |one: &&str| *one == "h");
+        assert_eq!(named.unwrap_err().exit, Exit::Usage);
         let alone = the_one(vec![list("", &["h"])], ("h", None), |one: &&str| *one == "h").unwrap();
         assert!(alone.is_some_and(|list| list.node.is_empty()));
     }
@@ -431,6 +469,14 @@ mod tests {
         assert_ne!(one, other);
         for handle in ["pool/A", "///", "ü", &"x".repeat(500), "a--b", ""] {
             assert!(is_subdomain(&name_of(handle), 253), "{handle}: {}", name_of(handle));
+        }
+    }
+
+    #[test]
+    fn the_second_of_a_handle_has_its_nodes_name() {
+        let taken = BTreeSet::from(["h".to_owned()]);
+        for (handle, node, name) in [("h", "", "h"), ("h", "a", "h-a"), ("i", "a", "i")] {
+            assert_eq!(free_name(handle, node, &taken), name);
         }
     }
 

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 
-use super::backends::{all, gather, known, make, name_of, the_one};
+use super::backends::{all, free_name, gather, known, make, the_one};
 use super::wait::Deadline;
 use crate::api::audit::{AuditList, BackendSnapshot};
 use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
@@ -54,15 +54,16 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
     let before = known(session, &kinds).await?;
-    let gathered = gather(session, &kinds, what, (&before, &deadline), |answer| answer.snapshots).await?;
+    let mut gathered = gather(session, &kinds, what, (&before, &deadline), |answer| answer.snapshots).await?;
+    let unasked = gathered.may_have_it(args.node.as_ref());
     let which = (args.handle.as_str(), args.node.as_ref());
     let found = the_one(gathered.listed, which, |snapshot: &BackendSnapshot| snapshot.handle == args.handle)?;
     let Some(list) = found else {
-        return Err(unlisted(args, gathered.unasked.into_iter().map(|(_, failure)| failure).next()));
+        return Err(unlisted(args, unasked));
     };
     let node = list.node.clone();
     let known = known(session, &kinds).await?;
-    let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &known, &known);
+    let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &before, &known);
     let its = |found: &&Finding| found.subject == args.handle && found.what != What::SnapshotNotListed;
     match told.iter().find(its) {
         Some(found) if found.what == What::UnknownSnapshot => {}
@@ -80,9 +81,12 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     if !node.is_empty() {
         source["nodeName"] = json!(node);
     }
-    let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
+    let namespace = session.namespace();
+    let ours = known.snapshots.iter().filter(|one| one.metadata.namespace.as_deref() == Some(&*namespace));
+    let taken = ours.map(|one| one.metadata.name.clone().unwrap_or_default()).collect();
+    let name = args.name.clone().unwrap_or_else(|| free_name(&args.handle, &node, &taken));
     let mut object = json!({ "apiVersion": API_VERSION, "kind": "Snapshot",
-        "metadata": { "name": name, "namespace": session.namespace() },
+        "metadata": { "name": name, "namespace": namespace },
         "spec": { "source": source, "deletionPolicy": "Retain" } });
     if let Some(class) = &args.class {
         object["spec"]["volumeClassName"] = json!(class);

@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::backends::{as_word, gather, known, make, name_of, the_one, tried};
+use super::backends::{Unasked, as_word, free_name, gather, known, make, the_one, tried};
 use super::wait::Deadline;
 use crate::api::audit::{AuditList, BackendVolume};
 use crate::api::meta::VolumeMode;
 use crate::api::volume::ExistingSource;
 use crate::api::{API_VERSION, Volume as Adopted};
 use crate::cli::args::{Adopt, Audit, DryRun, Volume, VolumeCommand};
-use crate::cli::audit::{Finding, Listed, Lists, What, confirmed, findings};
+use crate::cli::audit::{Finding, Known, Listed, Lists, What, confirmed, findings, unlooked};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::Kinds;
 use crate::cli::session::Session;
@@ -41,12 +41,9 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
         let deadline = Deadline::new(Some(Instant::now() + args.timeout));
         let again = looked(session, &kinds, (&args.plugins, &deadline)).await?;
         let (had, has) = (look.lists.whose(), again.lists.whose());
-        let mut unasked = look.unasked;
-        unasked.retain(|(_, before)| !again.unasked.iter().any(|(_, now)| now.what == before.what));
-        unasked.extend(again.unasked);
-        look = Look { found: confirmed((look.found, &had), (again.found, &has)), unasked, ..again };
+        look = Look { found: confirmed((look.found, &had), (again.found, &has)), ..again };
     }
-    let Look { found, lists, by, asked, unasked } = look;
+    let Look { found, lists, by, asked, unasked, unlooked } = look;
     if asked == 0 {
         session.note("No plugins; nothing can be asked.");
     }
@@ -57,15 +54,22 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     } else {
         print(session, &found)?;
     }
-    for (_, failure) in &unasked {
-        session.report(failure);
+    for one in &unasked {
+        session.report(&one.failure);
+    }
+    for (what, why) in &unlooked {
+        session.note(format_args!("{what} was not looked for: {why}"));
     }
     if asked == 0 && found.is_empty() {
         return Ok(());
     }
     let listed = format!("{} listed by {}", count(&lists), plural(by.len(), "instance"));
     if found.is_empty() {
-        let all = if unasked.is_empty() { "all of them fit" } else { "what was listed fits" };
+        let all = if unasked.is_empty() && unlooked.is_empty() {
+            "all of them fit"
+        } else {
+            "what was listed fits"
+        };
         session.note(format_args!("{listed}; {all}"));
         return Ok(());
     }
@@ -86,8 +90,10 @@ struct Look {
     by: BTreeSet<String>,
     /// How many were to be asked.
     asked: usize,
-    /// Why others did not answer, with whom that is said of.
-    unasked: Vec<((String, String), Failure)>,
+    /// The others.
+    unasked: Vec<Unasked>,
+    /// What was not looked for, and why.
+    unlooked: Vec<(String, String)>,
 }
 
 async fn looked(
@@ -103,13 +109,14 @@ async fn looked(
     let snapshots = gather(session, kinds, of, by, |answer| answer.snapshots).await?;
     let after = known(session, kinds).await?;
     // Where nobody could be asked for volumes, nobody could be for snapshots.
-    let nobody: BTreeSet<_> = volumes.unasked.iter().map(|(whom, _)| whom.clone()).collect();
-    let news = |(whom, _): &((String, String), Failure)| whom.0.is_empty() || !nobody.contains(whom);
-    let unasked = volumes.unasked.into_iter().chain(snapshots.unasked.into_iter().filter(news));
-    let unasked = unasked.collect();
+    let whom = |one: &Unasked| (one.plugin.clone(), one.node.clone());
+    let nobody: BTreeSet<_> = volumes.unasked.iter().filter(|one| one.nobody).map(whom).collect();
+    let news = |one: &Unasked| !one.nobody || !nobody.contains(&whom(one));
+    let unasked = volumes.unasked.into_iter().chain(snapshots.unasked.into_iter().filter(news)).collect();
+    let unlooked = unlooked(&snapshots.listed, &after);
     let by = volumes.by.union(&snapshots.by).cloned().collect();
     let lists = Lists { volumes: volumes.listed, snapshots: snapshots.listed };
-    Ok(Look { found: findings(&lists, &before, &after), lists, by, asked: volumes.asked, unasked })
+    Ok(Look { found: findings(&lists, &before, &after), lists, by, asked: volumes.asked, unasked, unlooked })
 }
 
 /// What can be done with the first orphan of each kind.
@@ -171,8 +178,7 @@ async fn adopt(session: &mut Session<'_>, args: &Adopt) -> Result<(), Failure> {
             let modes = modes_of(args, &volume)?;
             (volume.metadata.name.clone().unwrap_or_default(), None, modes)
         }
-        Source::New(source) => {
-            let name = args.name.clone().unwrap_or_else(|| name_of(&args.handle));
+        Source::New(source, name) => {
             let default = || vec![DEFAULT_MODE.to_owned()];
             let modes = if args.modes.is_empty() { default() } else { args.modes.clone() };
             (name, Some(source), modes)
@@ -236,27 +242,34 @@ fn modes_of(args: &Adopt, volume: &Adopted) -> Result<Vec<String>, Failure> {
 
 /// What is adopted.
 enum Source {
-    /// What the plugin says of it.
-    New(ExistingSource),
+    /// What the plugin says of it, and the name that its Volume gets.
+    New(ExistingSource, String),
     /// It was adopted before, as the Volume of this name, and nobody has claimed it.
     Adopted(Box<Adopted>),
 }
 
 /// What the plugin says of the handle. A conflict if it is somebody's, or may be.
 async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result<Source, Failure> {
-    let (node, volume) = lookup(session, kinds, args).await?;
+    let (before, (node, volume)) = lookup(session, kinds, args).await?;
     let known = known(session, kinds).await?;
     let adopted = known.volumes.iter().find(|volume| {
         let source = volume.spec.source.existing.as_ref();
         let it = |source: &ExistingSource| source.handle == args.handle && source.node_name == node;
         volume.spec.plugin == args.plugin && source.is_some_and(it)
     });
-    if let Some(adopted) = adopted.filter(|volume| volume.spec.claim_ref.is_none()) {
+    let is_free =
+        |volume: &&Adopted| volume.spec.claim_ref.is_none() && volume.metadata.deletion_timestamp.is_none();
+    if let Some(adopted) = adopted.filter(is_free) {
         return Ok(Source::Adopted(Box::new(adopted.clone())));
     }
-    let list = Listed { plugin: args.plugin.clone(), node: node.clone(), entries: vec![volume.clone()] };
+    let list = Listed {
+        plugin: args.plugin.clone(),
+        node: node.clone(),
+        entries: vec![volume.clone()],
+        ..Listed::default()
+    };
     let lists = Lists { volumes: vec![list], ..Lists::default() };
-    let told = findings(&lists, &known, &known);
+    let told = findings(&lists, &before, &known);
     match told.iter().find(|found| [What::Unknown, What::Unclear].contains(&found.what)) {
         Some(found) if found.what == What::Unknown => {}
         Some(unclear) => {
@@ -270,26 +283,29 @@ async fn source_of(session: &Session<'_>, kinds: &Kinds, args: &Adopt) -> Result
         }
     }
     let BackendVolume { handle, context, topology, size: capacity, .. } = volume;
-    Ok(Source::New(ExistingSource { handle, context, topology, node_name: node, capacity }))
+    let taken = known.volumes.iter().map(|volume| volume.metadata.name.clone().unwrap_or_default());
+    let name = args.name.clone().unwrap_or_else(|| free_name(&handle, &node, &taken.collect()));
+    Ok(Source::New(ExistingSource { handle, context, topology, node_name: node, capacity }, name))
 }
 
-/// The volume of the handle, as the plugin lists it, and the only node that has it.
+/// The volume of the handle, as the plugin lists it, and the only node that has it; with what was known before.
 async fn lookup(
     session: &Session<'_>,
     kinds: &Kinds,
     args: &Adopt,
-) -> Result<(String, BackendVolume), Failure> {
+) -> Result<(Known, (String, BackendVolume)), Failure> {
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let plugins = std::slice::from_ref(&args.plugin);
     let known = known(session, kinds).await?;
     let of = (plugins, AuditList::Volumes);
-    let gathered = gather(session, kinds, of, (&known, &deadline), |answer| answer.volumes).await?;
+    let mut gathered = gather(session, kinds, of, (&known, &deadline), |answer| answer.volumes).await?;
+    let unasked = gathered.may_have_it(args.node.as_ref());
     let which = (args.handle.as_str(), args.node.as_ref());
     let found = the_one(gathered.listed, which, |volume: &BackendVolume| volume.handle == args.handle)?;
     if let Some((node, volume)) = found.and_then(|mut list| Some((list.node, list.entries.pop()?))) {
-        return Ok((node, volume));
+        return Ok((known, (node, volume)));
     }
-    if let Some((_, failure)) = gathered.unasked.into_iter().next() {
+    if let Some(failure) = unasked {
         let by_hand = "a Volume with spec.source.existing can be applied without the plugin's list";
         return Err(failure.try_this(by_hand));
     }

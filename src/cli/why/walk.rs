@@ -473,7 +473,7 @@ impl<'a> Walk<'a> {
             self.add_calls(&mut branch, volume, &status.calls);
             branch.next = status.next_attempt_time;
             let host = status.controller.as_ref().map(|host| host.node_name.as_str());
-            let host = host.or_else(|| needing::only_node(volume));
+            let host = host.or_else(|| volume.spec.source.home());
             self.add_host(&mut branch, &volume.spec.plugin, host);
             return branch;
         }

@@ -208,12 +208,5 @@ fn handed_over(volume: &Volume) -> Option<&str> {
 
 /// Whether one node alone reaches the volume.
 fn is_local(volume: &Volume) -> bool {
-    only_node(volume).is_some()
-}
-
-/// The node that alone reaches the volume.
-pub(super) fn only_node(volume: &Volume) -> Option<&str> {
-    let source = &volume.spec.source;
-    let made = source.create.as_ref().map(|made| made.node_name.as_str());
-    made.or(source.existing.as_ref().map(|found| found.node_name.as_str())).filter(|node| !node.is_empty())
+    volume.spec.source.home().is_some()
 }
