@@ -385,6 +385,27 @@ async fn what_was_not_refused_is_undone() {
     rig.assert_nothing_left();
 }
 
+/// By the id that it told: asked once more, a careless driver may make another one, or find something wrong.
+#[tokio::test]
+async fn what_was_not_refused_is_undone_by_its_own_id() {
+    let rig = Rig::new();
+    let made = proto::Volume { volume_id: "odd".into(), capacity_bytes: 64 << 20, ..Default::default() };
+    // Two that name nothing are refused; the next one is taken.
+    for _ in 0..2 {
+        rig.backend.next(Rpc::CreateVolume, Answer::honest());
+    }
+    rig.backend.next(Rpc::CreateVolume, Answer::reply(&proto::CreateVolumeResponse { volume: Some(made) }));
+    let (code, card) = rig.run(true).await;
+    assert_eq!((code, of(&card, "fail").len()), (Some(1), 1), "{card:#}");
+    let calls = rig.backend.calls();
+    let odd =
+        calls.iter().position(|call| matches!(&call.ask, Ask::DeleteVolume(of) if of.volume_id == "odd"));
+    let creates =
+        calls[..odd.expect("it was left")].iter().filter(|call| matches!(call.ask, Ask::CreateVolume(_)));
+    assert_eq!(creates.count(), 3, "it was asked for again");
+    rig.assert_nothing_left();
+}
+
 /// The driver that makes another volume at each repetition is the one that is looked for.
 #[tokio::test]
 async fn what_a_repetition_made_is_taken_away_as_well() {
@@ -450,8 +471,12 @@ struct Chaos(Child);
 
 impl Chaos {
     fn start(rig: &Rig, rule: &Value) -> Self {
+        Self::start_all(rig, std::slice::from_ref(rule))
+    }
+
+    fn start_all(rig: &Rig, rules: &[Value]) -> Self {
         let (script, socket) = (rig.dir.path().join("chaos.yaml"), rig.dir.path().join("chaos.sock"));
-        std::fs::write(&script, serde_json::json!({ "rules": [rule] }).to_string()).unwrap();
+        std::fs::write(&script, serde_json::json!({ "rules": rules }).to_string()).unwrap();
         let mut command = Command::new(WHARFLINE);
         command.args(["csi", "chaos", "--endpoint"]).arg(format!("unix://{}", socket.display()));
         command.arg("--driver").arg(format!("unix://{}", rig.scripted.socket().display()));
@@ -518,25 +543,75 @@ async fn a_life_that_is_interrupted_leaves_nothing() {
     let mut command =
         probe(&rig.dir.path().join("chaos.sock"), &["--exercise", "--scratch-dir", &scratch, "-o", "json"]);
     let child = command.spawn().unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    let published = || {
-        // Beside the questions that name nothing.
-        rig.backend
-            .calls_of(Rpc::NodePublishVolume)
-            .iter()
-            .any(|call| call.ask.volume().unwrap().starts_with("backend/"))
-    };
-    let end = Instant::now() + LONG;
-    while !published() {
-        assert!(Instant::now() < end, "it is not published");
-        tokio::task::yield_now().await;
-    }
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    of_ours(&rig, Rpc::NodePublishVolume).await;
+    interrupt(&child);
     let output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
     assert_eq!(output.status.code(), Some(1));
     let card: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(of(&card, "pass").contains(&"nothing is left".to_owned()), "{card:#}");
     rig.assert_nothing_left();
+}
+
+/// A driver that says nothing any more is not waited for again and again: what is left is named.
+#[tokio::test]
+async fn an_end_at_a_driver_that_hangs_is_an_end() {
+    let rig = Rig::new();
+    let silent =
+        |method: &str| serde_json::json!({ "method": method, "id": "backend/*", "loseReply": "Silence" });
+    let rules = ["NodeUnpublishVolume", "NodeUnstageVolume"].map(silent);
+    let _chaos = Chaos::start_all(&rig, &rules);
+    let scratch = rig.dir.path().display().to_string();
+    let socket = rig.dir.path().join("chaos.sock");
+    let (code, card) = run(&socket, &["--exercise", "--scratch-dir", &scratch, "--timeout", "1s"]).await;
+    assert_eq!(code, Some(1));
+    let left = seen(&card, "", "nothing is left");
+    let [published, staged, attached, volume] = left.split("; ").collect::<Vec<_>>()[..4] else {
+        panic!("{left}")
+    };
+    assert!(published.contains("published at") && published.contains("DEADLINE_EXCEEDED"), "{left}");
+    assert!(staged.contains("staged at") && staged.contains("DEADLINE_EXCEEDED"), "{left}");
+    for word in [attached, volume] {
+        assert!(word.ends_with("not tried: the driver does not answer"), "{left}");
+    }
+    let detached = rig.backend.calls_of(Rpc::ControllerUnpublishVolume);
+    assert!(!detached.iter().any(|call| call.ask.volume().unwrap().starts_with("backend/")));
+}
+
+/// Nor by a person who has waited enough.
+#[tokio::test]
+async fn an_end_can_be_cut_short() {
+    let rig = Rig::new();
+    let silent =
+        |method: &str| serde_json::json!({ "method": method, "id": "backend/*", "loseReply": "Silence" });
+    let _chaos = Chaos::start_all(&rig, &["NodePublishVolume", "NodeUnpublishVolume"].map(silent));
+    let scratch = rig.dir.path().display().to_string();
+    let socket = rig.dir.path().join("chaos.sock");
+    let child = probe(&socket, &["--exercise", "--scratch-dir", &scratch, "-o", "json"]).spawn().unwrap();
+    for rpc in [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume] {
+        of_ours(&rig, rpc).await;
+        interrupt(&child);
+    }
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let card: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let left = seen(&card, "", "nothing is left");
+    assert_eq!(left.matches("not taken away: interrupted").count(), 4, "{left}");
+}
+
+fn interrupt(child: &Child) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
+/// Until a call has come that names what was made, beside the questions that name nothing.
+async fn of_ours(rig: &Rig, rpc: Rpc) {
+    let came =
+        || rig.backend.calls_of(rpc).iter().any(|call| call.ask.volume().unwrap().starts_with("backend/"));
+    let end = Instant::now() + LONG;
+    while !came() {
+        assert!(Instant::now() < end, "{rpc:?} does not come");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// What cannot be taken away is told.

@@ -27,17 +27,25 @@ impl Examiner {
             return;
         }
         self.names_and_sizes(size).await;
-        let Some(volume) = self.keep("spare", size, |_| {}).await else { return };
+        let Some(volume) = self.keep("spare", size, |_| {}).await else {
+            let at =
+                point("", "beside other volumes", "Volumes are made, listed and refused beside each other.");
+            self.card.skip(at, "none could be made");
+            return;
+        };
         self.incomplete(&volume).await;
-        self.never_there(&volume, scratch).await;
+        let free = self.never_there(&volume, scratch).await;
         self.attaches(&volume).await;
         self.attach_limit(size).await;
         self.modifies(size, &volume).await;
         if self.here.node {
-            if !self.one_path(size, scratch).await {
-                return;
+            if free && self.one_path(size, scratch).await {
+                self.grown_before(size, scratch).await;
+            } else {
+                let at =
+                    point("", "more volumes that are used here", "Volumes are used, one after the other.");
+                self.card.skip(at, "what was there before could not be taken off");
             }
-            self.grown_before(size, scratch).await;
         }
         self.listed(size).await;
         self.pictures(size, &volume).await;
@@ -139,8 +147,8 @@ impl Examiner {
         self.ask(Rpc::NodeExpandVolume, ("spare: without a path", CONTRACT), MISSING, asking).await;
     }
 
-    /// Taking off what was never there.
-    async fn never_there(&mut self, volume: &proto::Volume, scratch: &Scratch) {
+    /// Taking off what was never there. False when something is where volumes are used now.
+    async fn never_there(&mut self, volume: &proto::Volume, scratch: &Scratch) -> bool {
         const CONTRACT: &str = "What is not there is taken off: OK, or NOT_FOUND.";
         let off = [Code::Ok, Code::NotFound];
         let request = proto::NodeUnpublishVolumeRequest {
@@ -165,7 +173,7 @@ impl Examiner {
         let debt = Debt::Staged(unstage(&request));
         let asking = async |p: &Plugin, t| p.node_stage_volume(request, t).await;
         let case = ("spare: without a capability", "A required field that is missing is INVALID_ARGUMENT.");
-        self.refused(Rpc::NodeStageVolume, case, MISSING, debt, asking).await;
+        self.refused(Rpc::NodeStageVolume, case, MISSING, |_| debt.clone(), asking).await
     }
 
     /// Attaches that have to be refused.
@@ -176,7 +184,7 @@ impl Examiner {
         let debt = Debt::Attached(detach(&stranger));
         let asking = async |p: &Plugin, t| p.controller_publish_volume(stranger, t).await;
         let case = ("spare: to a node that is not there", contract);
-        self.refused(Rpc::ControllerPublishVolume, case, &[Code::NotFound], debt, asking).await;
+        self.refused(Rpc::ControllerPublishVolume, case, &[Code::NotFound], |_| debt.clone(), asking).await;
         let contract = "What is attached otherwise already is ALREADY_EXISTS.";
         let case = "spare: for reading, attached for writing";
         if self.has(Rpc::ControllerPublishVolume).is_err() || !self.here.node {
@@ -304,7 +312,7 @@ impl Examiner {
             let debt = Debt::Published(unpublish(&request));
             let asking = async |p: &Plugin, t| p.node_publish_volume(request, t).await;
             let wanted = [Code::FailedPrecondition];
-            self.refused(Rpc::NodePublishVolume, (case, contract), &wanted, debt, asking).await;
+            self.refused(Rpc::NodePublishVolume, (case, contract), &wanted, |_| debt.clone(), asking).await;
         }
         self.pay_to(mark).await
     }
@@ -350,29 +358,30 @@ impl Examiner {
         self.pay_to(mark).await;
     }
 
-    /// Asks for what has to be refused. What it would leave is owed beforehand, and paid when it was not refused for sure.
+    /// Asks for what has to be refused. What it would leave is owed beforehand, and paid when it was not refused for sure; with what it
+    /// answered, where it did. False when that stays.
     pub(super) async fn refused<T>(
         &mut self,
         rpc: Rpc,
         (case, contract): (&str, &str),
         wanted: &[Code],
-        debt: Debt,
+        debt: impl Fn(Option<&T>) -> Debt,
         asking: impl AsyncFnOnce(&Plugin, std::time::Duration) -> Result<T, crate::csi::Failure>,
-    ) {
+    ) -> bool {
         let at = point(rpc.name(), case, contract);
         if let Err(why) = self.has(rpc) {
             self.card.skip(at, why);
-            return;
+            return true;
         }
-        self.debts.push(debt);
+        self.debts.push(debt(None));
         let result = asking(&self.plugin, self.deadline).await;
+        self.paid();
         let nothing = result.as_ref().is_err_and(|failure| !failure.is_uncertain());
-        self.card.answer(at, wanted, result);
-        if nothing {
-            self.paid();
-        } else {
-            self.pay_last().await;
+        if !nothing {
+            self.debts.push(debt(result.as_ref().ok()));
         }
+        self.card.answer(at, wanted, result);
+        nothing || self.pay_last().await
     }
 
     /// Pays all that came after this mark. False when something of it stays owed: nothing is put in its place then.

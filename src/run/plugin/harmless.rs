@@ -98,7 +98,10 @@ impl Examiner {
                 self.card.skip(point(Rpc::CreateVolume.name(), case, contract), ONLY_EXERCISED);
                 continue;
             }
-            let debt = Debt::Volume(Box::new(request.clone()), None);
+            let owed = Box::new(request.clone());
+            let debt = |made: Option<&proto::Volume>| {
+                Debt::Volume(owed.clone(), made.map(|volume| volume.volume_id.clone()))
+            };
             let asking = async |p: &Plugin, t| p.create_volume(request, t).await;
             self.refused(Rpc::CreateVolume, (case, contract), wanted, debt, asking).await;
         }
@@ -353,7 +356,7 @@ impl Examiner {
         let of = |group: String| proto::GetVolumeGroupSnapshotRequest {
             group_snapshot_id: group,
             snapshot_ids: vec![self.nobody()],
-            ..Default::default()
+            secrets: self.secrets.clone(),
         };
         for (case, contract, wanted, request) in [
             ("without an id", REQUIRED, MISSING, of(String::new())),
@@ -365,7 +368,7 @@ impl Examiner {
         let of = |group: String| proto::DeleteVolumeGroupSnapshotRequest {
             group_snapshot_id: group,
             snapshot_ids: vec![self.nobody()],
-            ..Default::default()
+            secrets: self.secrets.clone(),
         };
         for (case, contract, wanted, request) in [
             ("without an id", REQUIRED, MISSING, of(String::new())),

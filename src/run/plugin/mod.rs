@@ -186,8 +186,18 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
         _ = terminate.recv() => false,
     };
     if let Some(scratch) = scratch {
-        // Not to be interrupted: whoever presses twice would leave a volume behind.
-        examiner.clean().await;
+        if !whole {
+            let word = "taking away what was made; interrupt once more to leave it where it is";
+            writeln!(std::io::stderr(), "{word}")?;
+        }
+        let stopped = tokio::select! {
+            () = examiner.clean() => false,
+            _ = interrupt.recv() => true,
+            _ = terminate.recv() => true,
+        };
+        if stopped {
+            examiner.leave("not taken away: interrupted");
+        }
         examiner.left.extend(scratch.remove().err());
         examiner.cleaned();
     }

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::examiner::Examiner;
-use crate::csi::{Failure, proto};
+use crate::csi::{Failure, Origin, proto};
 
-/// How often something is asked to be undone.
+/// How often something is asked to be undone, and how often where no answer comes.
 const TRIES: u32 = 5;
+const UNHEARD: u32 = 2;
+/// After so many in a row of which nothing was heard the driver is taken for one that hangs, or is gone.
+const GIVEN_UP: u32 = 2;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -46,20 +49,36 @@ impl Debt {
 impl Examiner {
     /// Takes away all that is owed, the last first. What stays has a line in `left`.
     pub(super) async fn clean(&mut self) {
+        let mut unheard = 0;
         // It is owed until it is paid: whoever is interrupted here begins with it again.
         while let Some(debt) = self.debts.last().cloned() {
-            let mut failure = None;
-            for attempt in 1..=TRIES {
-                failure = self.pay(&debt).await.err();
-                if failure.is_none() {
-                    break;
-                }
-                if attempt < TRIES {
-                    tokio::time::sleep(PAUSE).await;
-                }
+            if unheard >= GIVEN_UP {
+                return self.leave("not tried: the driver does not answer");
             }
+            let failure = self.settle(&debt).await.err();
+            unheard = if failure.as_ref().is_some_and(is_unheard) { unheard + 1 } else { 0 };
             self.paid();
             self.left.extend(failure.map(|failure| format!("{}: {failure}", debt.words())));
+        }
+    }
+
+    /// Leaves all that is owed, and says so.
+    pub(super) fn leave(&mut self, why: &str) {
+        while let Some(debt) = self.debts.pop() {
+            self.left.push(format!("{}: {why}", debt.words()));
+        }
+    }
+
+    async fn settle(&self, debt: &Debt) -> Result<(), Failure> {
+        let mut attempt = 1;
+        loop {
+            let Err(failure) = self.pay(debt).await else { return Ok(()) };
+            let tries = if is_unheard(&failure) { UNHEARD } else { TRIES };
+            if attempt >= tries {
+                return Err(failure);
+            }
+            attempt += 1;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -112,6 +131,11 @@ impl Examiner {
     pub(super) fn paid(&mut self) {
         self.debts.pop();
     }
+}
+
+/// Whether the driver said nothing of it: it hangs, or is not there.
+fn is_unheard(failure: &Failure) -> bool {
+    failure.origin == Origin::Local
 }
 
 /// The directories where a volume is used. Removed when they are empty, and never otherwise.
