@@ -260,6 +260,12 @@ impl SnapshotOf {
 }
 
 impl Snapshot {
+    /// The only node whose instance knows it, with `controllerScope: Node`.
+    pub fn home(&self) -> Option<&str> {
+        let of = self.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.node_name.as_str());
+        Some(of.unwrap_or(&self.spec.source.node_name)).filter(|node| !node.is_empty())
+    }
+
     /// Whether it is of several volumes.
     pub fn is_group(&self) -> bool {
         self.spec.source.selector.is_some()

@@ -96,6 +96,13 @@ impl VolumeSource {
         let existing = self.existing.as_ref().map(|source| (source.handle.as_str(), &source.context));
         existing.or(self.ephemeral.as_ref().map(|source| (source.handle.as_str(), &source.context)))
     }
+
+    /// The only node whose instance knows it, with `controllerScope: Node`.
+    pub fn home(&self) -> Option<&str> {
+        let made = self.create.as_ref().map(|create| create.node_name.as_str());
+        let found = self.existing.as_ref().map(|existing| existing.node_name.as_str());
+        made.or(found).filter(|node| !node.is_empty())
+    }
 }
 
 /// The frozen request to CreateVolume, secrets aside.

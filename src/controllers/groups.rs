@@ -7,7 +7,6 @@ use kube::ResourceExt;
 use super::cache::name_of;
 use super::facts::{Instances, deleting, uid};
 use super::snapshots::{class_behind, handle, pictured, settings, settings_for};
-use super::volumes::only;
 use super::world::World;
 use crate::api::plugin::capability;
 use crate::api::snapshot::{ClaimSelector, MemberOf, SnapshotOf};
@@ -27,7 +26,7 @@ impl One {
         group::One {
             claim: &self.claim,
             plugin: &self.volume.spec.plugin,
-            node: only(&self.volume).unwrap_or_default(),
+            node: self.volume.spec.source.home().unwrap_or_default(),
             parameters: &self.of.parameters,
             secret: self.of.secret.as_ref(),
         }
@@ -78,7 +77,7 @@ pub(super) fn source(
     Ok(SnapshotOf {
         plugin: plugin.clone(),
         members: members.collect(),
-        node_name: only(&first.volume).unwrap_or_default().to_owned(),
+        node_name: first.volume.spec.source.home().unwrap_or_default().to_owned(),
         ..first.of.clone()
     })
 }

@@ -12,7 +12,7 @@ use super::facts::{Instances, deleting, node_down, serves};
 use super::groups;
 use super::nodes::pulse;
 use super::plugins::leaving;
-use super::volumes::{held_back, only};
+use super::volumes::held_back;
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
 use crate::api::plugin::ControllerScope;
@@ -98,7 +98,7 @@ pub(crate) fn of_volume(
         return (Decision::Wait(reason), None);
     }
     // As long as a snapshot of several volumes is being cut all of them have one host.
-    let pinned = groups::pinned(&context.world, object).filter(|_| only(object).is_none());
+    let pinned = groups::pinned(&context.world, object).filter(|_| object.spec.source.home().is_none());
     let of = Hosted {
         plugin: &object.spec.plugin,
         deleting: deleting(object),
@@ -106,7 +106,7 @@ pub(crate) fn of_volume(
         calling: status.calling_host(),
         asked: status.asked_to_release,
         released: status.released_epoch,
-        only: only(object).or(pinned.as_deref()),
+        only: object.spec.source.home().or(pinned.as_deref()),
         follows: pinned.is_some(),
         preferred: consumer(context, object, status),
         needed: object.spec.source.create.is_some(),

@@ -14,7 +14,6 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, fence, node_down};
 use super::plugins::hosted_alone;
-use super::volumes;
 use super::wake::users_of_node;
 use super::write::Failure;
 use crate::api::meta::READY;
@@ -96,7 +95,7 @@ fn unused(context: &Context, node: &str) -> bool {
     let world = &context.world;
     let calls = |v: &Volume| {
         let host = v.status.as_ref().and_then(VolumeStatus::calling_host);
-        host.is_some_and(|host| host.node_name == node) && volumes::only(v) != Some(node)
+        host.is_some_and(|host| host.node_name == node) && v.spec.source.home() != Some(node)
     };
     // One that its node alone knows goes with it.
     let calls_here = |s: &Snapshot| {

@@ -16,7 +16,7 @@ use super::facts::{Instances, deleting, draining, uid, with_condition};
 use super::holders::held;
 use super::plugins::room;
 use super::world::World;
-use super::{sources, templates, volumes};
+use super::{sources, templates};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost};
 use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
@@ -518,7 +518,7 @@ fn met_on(context: &Context, object: &Allocation, claim: &VolumeClaim, volume: &
 fn held_on(volume: &Volume) -> Option<String> {
     let holder =
         volume.status.as_ref().and_then(|s| s.holders.first()).filter(|_| shared_on_one_node(volume));
-    let local = volumes::only(volume).filter(|_| reachable_from(volume).is_empty());
+    let local = volume.spec.source.home().filter(|_| reachable_from(volume).is_empty());
     holder.map(|h| h.node_name.clone()).or(local.map(ToOwned::to_owned))
 }
 

@@ -13,7 +13,6 @@ use super::facts::{Instances, deleting, uid, with_condition};
 use super::groups;
 use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
-use super::volumes::only;
 use super::world::{World, handle_word, snapshot_handle};
 use super::write::Failure;
 use crate::api::meta::{ObjectRef, Rung, Truth};
@@ -31,7 +30,16 @@ use crate::plan::volume;
 pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
     let asked_on = asked_on(&context, &object, &status);
-    if plan::gone(&facts(&object, &status, (None, asked_on))) {
+    let all = facts(&object, &status, (None, asked_on));
+    if plan::gone(&all) {
+        if plan::is_given_up(all.wanted, all.exists, is_named(&object, &status)) {
+            let plugin = status.of.as_ref().map(|of| of.plugin.clone()).unwrap_or_default();
+            let sentence = format!(
+                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} \
+                 names it where the plugin lists snapshots"
+            );
+            context.tell::<Snapshot>(&reference(&object), "KeptInDoubt", &sentence).await;
+        }
         context.release(&*object).await?;
         return Ok(None);
     }
@@ -82,12 +90,16 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
 /// the backend may have one that only an audit names.
 fn asked_on(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Option<Duration> {
     const MOST: Duration = Duration::from_secs(120);
-    let named = !status.handle.is_empty() || !object.is_cut();
-    if named || !deleting(object) || status.exists != Some(Rung::Unknown) {
+    if is_named(object, status) || !deleting(object) || status.exists != Some(Rung::Unknown) {
         return None;
     }
     let since = context.world.snapshots.age(&name_of(object)).unwrap_or_default();
     MOST.checked_sub(since).filter(|left| !left.is_zero())
+}
+
+/// Whether it is known what the plugin calls it.
+fn is_named(object: &Snapshot, status: &SnapshotStatus) -> bool {
+    !status.handle.is_empty() || !object.is_cut()
 }
 
 fn facts<'a>(
@@ -166,7 +178,7 @@ fn source(world: &World, object: &Snapshot, status: &SnapshotStatus) -> Result<O
         uid: uid(&*volume),
         handle: handle(&volume),
         volume_mode: Some(volume.spec.volume_mode),
-        node_name: only(&volume).unwrap_or_default().to_owned(),
+        node_name: volume.spec.source.home().unwrap_or_default().to_owned(),
         ..asked_with
     }))
 }
@@ -234,7 +246,10 @@ fn before(world: &World, object: &Snapshot) -> Option<String> {
     };
     let (plugin, handle) = snapshot_handle(object)?;
     let mut twins = world.snapshots.by(&handle_word(plugin, handle));
-    twins.retain(|twin| uid(&**twin) != uid(object) && place(twin) < place(object));
+    twins.retain(|twin| {
+        let apart = world.are_apart(plugin, twin.home(), object.home());
+        uid(&**twin) != uid(object) && !apart && place(twin) < place(object)
+    });
     let first = twins.into_iter().min_by_key(|twin| place(twin))?;
     let (namespace, name) = name_of(&*first);
     Some(format!("snapshot {namespace}/{name}"))

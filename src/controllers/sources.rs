@@ -8,7 +8,6 @@ use super::context::Context;
 use super::facts::{Instances, deleting, uid};
 use super::placement::reachable_from;
 use super::snapshots;
-use super::volumes::only;
 use super::world::World;
 use super::write::Failure;
 use crate::api::meta::VolumeMode;
@@ -161,7 +160,7 @@ fn origin(volume: &Volume) -> Origin {
         plugin: volume.spec.plugin.clone(),
         bytes: told.unwrap_or(0),
         block: Some(volume.spec.volume_mode == VolumeMode::Block),
-        node: only(volume).unwrap_or_default().to_owned(),
+        node: volume.spec.source.home().unwrap_or_default().to_owned(),
         topology: reachable_from(volume),
     }
 }

@@ -267,7 +267,7 @@ fn alone<'a>(
     let attached = world.attachments.count(&format!("volume:{}", object.name_any())) > 0;
     Facts {
         deleting: deleting(object),
-        source: source(object),
+        source: volume::Source::of(&object.spec.source),
         reclaim: object.spec.reclaim_policy,
         claim,
         host: status.controller.as_ref(),
@@ -280,21 +280,4 @@ fn alone<'a>(
         before: None,
         shared: None,
     }
-}
-
-fn source(object: &Volume) -> volume::Source {
-    let source = &object.spec.source;
-    match (&source.existing, &source.ephemeral) {
-        (Some(_), _) => volume::Source::Existing,
-        (None, Some(_)) => volume::Source::Ephemeral,
-        (None, None) => volume::Source::Created,
-    }
-}
-
-/// The only node whose instance knows the volume, with `controllerScope: Node`.
-pub(crate) fn only(object: &Volume) -> Option<&str> {
-    let source = &object.spec.source;
-    let made = source.create.as_ref().map(|c| c.node_name.as_str());
-    let found = source.existing.as_ref().map(|e| e.node_name.as_str());
-    made.or(found).filter(|node| !node.is_empty())
 }

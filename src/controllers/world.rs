@@ -14,6 +14,7 @@ use crate::api::allocation::AllocationPhase;
 use crate::api::attributes::MODIFIED;
 use crate::api::claim::ClaimPhase;
 use crate::api::meta::Rung;
+use crate::api::plugin::ControllerScope;
 use crate::api::schedule::SCHEDULE;
 use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
@@ -147,9 +148,20 @@ impl World {
     /// The Volumes of the same plugin and handle as this one, itself left out.
     pub(crate) fn twins(&self, volume: &Volume) -> Vec<Arc<Volume>> {
         let Some(handle) = handle_of(volume) else { return Vec::new() };
-        let mut all = self.volumes.by(&handle_word(&volume.spec.plugin, handle));
-        all.retain(|other| other.name_any() != volume.name_any());
+        let plugin = &volume.spec.plugin;
+        let mut all = self.volumes.by(&handle_word(plugin, handle));
+        let (name, home) = (volume.name_any(), volume.spec.source.home());
+        all.retain(|other| {
+            other.name_any() != name && !self.are_apart(plugin, home, other.spec.source.home())
+        });
         all
+    }
+
+    /// Whether one handle of a plugin is two things: each is of a node that knows its own alone.
+    pub(crate) fn are_apart(&self, plugin: &str, one: Option<&str>, other: Option<&str>) -> bool {
+        let alone = |plugin: Arc<Plugin>| plugin.spec.controller_scope == ControllerScope::Node;
+        one.zip(other).is_some_and(|(one, other)| one != other)
+            && self.plugins.named(plugin).is_some_and(alone)
     }
 }
 

@@ -115,6 +115,11 @@ pub fn gone(facts: &Facts<'_>) -> bool {
     facts.deleting && (absent || kept)
 }
 
+/// Whether the backend may have one that is to be kept and that nobody knows: it is said when its object goes all the same.
+pub fn is_given_up(wanted: Wanted, exists: Option<Rung>, named: bool) -> bool {
+    wanted == Wanted::Forgotten && exists == Some(Rung::Unknown) && !named
+}
+
 /// The `Ready` condition, without generation and time.
 pub fn standing(facts: &Facts<'_>) -> Condition {
     let not_ready = |reason: &str, message: &str| Condition::new(READY, Truth::False, reason, message);
@@ -284,6 +289,17 @@ mod tests {
         let cut = Seen { at_source: false, lists: true, ..seen(Some(Rung::Up), true, false) };
         assert_eq!(next(Wanted::Present, cut), Next::Do(Step::Find));
         assert!(matches!(next(Wanted::Present, Seen { lists: false, ..cut }), Next::Wait(_)));
+    }
+
+    #[test]
+    fn what_is_kept_and_not_known_is_said() {
+        for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+            for exists in ALL {
+                let doubtful = wanted == Wanted::Forgotten && exists == Some(Rung::Unknown);
+                assert_eq!(is_given_up(wanted, exists, false), doubtful, "{wanted:?} {exists:?}");
+                assert!(!is_given_up(wanted, exists, true));
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where a volume stands, in words for people, and when its object may go.
 use super::Reason;
 use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, ReclaimPolicy, Rung, Truth};
-use crate::api::volume::VolumePhase;
+use crate::api::volume::{VolumePhase, VolumeSource};
 
 /// The claim behind a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,17 @@ pub enum Source {
     Existing,
     /// It is there while it is published, and there is nothing to be made or deleted beside that.
     Ephemeral,
+}
+
+impl Source {
+    /// By what its object says.
+    pub fn of(source: &VolumeSource) -> Self {
+        match (&source.existing, &source.ephemeral) {
+            (Some(_), _) => Self::Existing,
+            (None, Some(_)) => Self::Ephemeral,
+            (None, None) => Self::Created,
+        }
+    }
 }
 
 /// Everything that decides.
@@ -69,8 +80,13 @@ pub fn rank(facts: &Facts<'_>) -> u8 {
 
 /// Whether the backend's volume stays when the object goes.
 pub fn kept(facts: &Facts<'_>) -> bool {
-    match facts.source {
-        Source::Created => facts.reclaim == ReclaimPolicy::Retain,
+    outlives(facts.source, facts.reclaim)
+}
+
+/// The same, by where it comes from and what is to become of it.
+pub fn outlives(source: Source, reclaim: ReclaimPolicy) -> bool {
+    match source {
+        Source::Created => reclaim == ReclaimPolicy::Retain,
         Source::Existing => true,
         Source::Ephemeral => false,
     }

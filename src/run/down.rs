@@ -29,6 +29,8 @@ use crate::cli::why::{EVENTS, Explanation, Kind, Objects, Subject, explain};
 use crate::node::Options;
 use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::plan::marks::STOPPED;
+use crate::plan::snapshot::Wanted;
+use crate::plan::volume;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 use crate::sys::process::{Adopted, Processes};
@@ -449,24 +451,38 @@ async fn take_down(client: Client, name: &str, delete_volumes: bool) -> anyhow::
     taken_down(client, name).await
 }
 
-/// Whether what a Volume or Snapshot is of outlives it.
-fn is_kept(object: &serde_json::Value) -> bool {
-    let spec = &object["spec"];
-    let source = &spec["source"];
-    let there = source["existing"].is_object() || source["handle"].as_str().is_some_and(|h| !h.is_empty());
-    there || spec["reclaimPolicy"] == "Retain" || spec["deletionPolicy"] == "Retain"
+/// What is deleted.
+trait Ends {
+    /// Whether what it is of outlives it.
+    fn is_kept(&self) -> bool {
+        false
+    }
+}
+
+impl Ends for Allocation {}
+impl Ends for VolumeClaim {}
+
+impl Ends for Volume {
+    fn is_kept(&self) -> bool {
+        volume::outlives(volume::Source::of(&self.spec.source), self.spec.reclaim_policy)
+    }
+}
+
+impl Ends for Snapshot {
+    fn is_kept(&self) -> bool {
+        Wanted::of(true, self.is_cut(), self.spec.deletion_policy) == Wanted::Forgotten
+    }
 }
 
 /// Deletes every object of a kind that `chosen` picks. It may go on for as long as something needs it.
 async fn ask_for_end<K>(client: &Client, chosen: fn(&K) -> bool) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
-    K: crate::node::objects::ObjectApi,
+    K: crate::node::objects::ObjectApi + Ends,
 {
     let all: Api<K> = Api::all(client.clone());
     for object in all.list(&ListParams::default()).await?.items.iter().filter(|o| chosen(o)) {
-        let kept = serde_json::to_value(object).is_ok_and(|object| is_kept(&object));
-        let rest = if kept { ", which is kept at its backend" } else { "" };
+        let rest = if object.is_kept() { ", which is kept at its backend" } else { "" };
         println!("deleting {}/{}{rest}", K::kind(&()).to_lowercase(), object.name_any());
         match K::api(client.clone(), object).delete(&object.name_any(), &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}

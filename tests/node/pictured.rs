@@ -226,7 +226,8 @@ async fn an_outcome_in_doubt_leaves_nothing_behind() {
 /// So it is with one that is to be kept: nobody finds again what has no name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_kept_is_known_by_its_handle_before_its_object_goes() {
-    let mut scene = Scene::new(picturing()).await;
+    // It is not ready for long, which keeps nothing up.
+    let mut scene = Scene::new(Config { ready_after: 100, ..picturing() }).await;
     scene.rig.deadline(TAKE, "1s").await;
     let gate = Gate::new();
     scene.rig.backend.next(TAKE, Answer::honest().after_effect().hang(&gate));
@@ -244,6 +245,8 @@ async fn what_is_kept_is_known_by_its_handle_before_its_object_goes() {
     scene.rig.world.let_go(&scene.snapshots, "snap").await;
     assert_eq!((scene.rig.count(DELETE), scene.rig.backend.snapshots().len()), (0, 1), "it is kept");
     let snapshot_id = known["status"]["handle"].as_str().unwrap().to_owned();
+    let told = scene.rig.events_until("Kept").await;
+    assert!(told.iter().any(|(_, note)| note.contains(&snapshot_id)), "{told:?}");
     let request = proto::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
     client(&scene.rig).delete_snapshot(request, Duration::from_secs(5)).await.unwrap();
     scene.end().await;

@@ -237,7 +237,8 @@ async fn record(
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
     }
-    if wanted == Wanted::Forgotten && outcome.is_ok() {
+    // Whether it is ready by now or not: its handle is what is told.
+    if wanted == Wanted::Forgotten && part.exists == Some(Rung::Up) && before.exists != Some(Rung::Up) {
         let note = format!("it is kept at the backend as \"{}\"", part.handle);
         let action = action(step, look.snapshot.is_group());
         node.events.tell(look.snapshot.object_ref(&()), Tone::Normal, "Kept", action, &note);

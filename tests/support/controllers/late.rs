@@ -178,8 +178,14 @@ async fn an_allocation_that_comes_before_its_claim_says_nothing_of_that_at_once(
     let bench = Bench::with(&["a"], Behaviour::default()).await;
     disk(&bench).await;
     bench.make("allocations", user("one", "c", "a")).await;
+    let begun = tokio::time::Instant::now();
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
     bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    assert!(
+        begun.elapsed() < Duration::from_millis(900),
+        "its claim was not heard of: {:?}",
+        begun.elapsed()
+    );
     let told = |write: &crate::bench::Write| {
         write.path.contains("allocations/one") && write.body.to_string().contains("NotFound")
     };

@@ -384,5 +384,12 @@ async fn what_is_kept_and_in_doubt_is_asked_for_a_while() {
     bench.until("gone", |seen| snap(seen, "nightly").is_null()).await;
     let asked = since.elapsed();
     assert!((120..130).contains(&asked.as_secs()), "{asked:?}");
+    let told = |seen: &Seen| {
+        let events = seen.all("events");
+        let kept = events.iter().filter(|event| event["reason"] == "KeptInDoubt");
+        kept.map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    bench.until("told", |seen| told(seen).len() == 1).await;
+    assert!(told(&bench.seen)[0].contains("wharfline volume audit disk"), "{:?}", told(&bench.seen));
     bench.end().await;
 }

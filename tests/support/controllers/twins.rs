@@ -23,6 +23,42 @@ async fn registered(bench: &Bench, name: &str, handle: &str) {
     bench.make("volumeclaims", of_it).await;
 }
 
+/// Where each node knows its own alone, one handle on two nodes is two volumes.
+#[tokio::test(start_paused = true)]
+async fn one_handle_of_two_nodes_that_know_their_own_alone_is_two_volumes() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.patch("plugins", "", "disk", json!({ "spec": { "controllerScope": "Node" } })).await;
+    for (name, node) in [("first", "a"), ("second", "b")] {
+        pass(1).await;
+        bench.ledger_exists(name);
+        let volume = json!({ "metadata": { "name": name }, "spec": { "plugin": "disk",
+            "source": { "existing": { "handle": "disk-7", "nodeName": node, "topology": [{ "zone": node }] } },
+            "accessModes": ["SingleNodeWriter"], "reclaimPolicy": "Retain",
+            "claimRef": { "name": name, "namespace": "default" } } });
+        bench.make("volumes", volume).await;
+        let of_it = json!({ "metadata": { "name": name },
+            "spec": { "volumeName": name, "accessModes": ["SingleNodeWriter"] } });
+        bench.make("volumeclaims", of_it).await;
+    }
+    bench
+        .until("both are ready", |seen| ["first", "second"].iter().all(|name| ready(&volume(seen, name))))
+        .await;
+    for name in ["first", "second"] {
+        assert!(condition(&volume(&bench.seen, name), "HandleShared").is_null());
+    }
+    // On one node they are one all the same.
+    bench.patch("plugins", "", "disk", json!({ "spec": { "controllerScope": "Cluster" } })).await;
+    bench.patch("volumes", "", "second", json!({ "metadata": { "labels": { "look": "again" } } })).await;
+    bench.until("told", |seen| why(&volume(seen, "second")) == "HandleShared").await;
+    for name in ["second", "first"] {
+        bench.delete("volumeclaims", "default", name).await;
+        bench.delete("volumes", "", name).await;
+    }
+    bench.quiet().await;
+    bench.end().await;
+}
+
 fn volume(seen: &Seen, name: &str) -> Value {
     seen.get("volumes", "", name)
 }
