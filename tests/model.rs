@@ -5,8 +5,9 @@
 //! does not hold any more when one of the mistakes in [`Planted`] is made: each of those is a rule for the code around
 //! the plan. Run with `--no-capture` to see the sizes and the shortest ways to a fault.
 //!
-//! Not modelled: a change of the volume's host, calls that take effect after their deadline, and access modes of many
-//! nodes.
+//! Of the modes of many nodes it is the one of a single writer, with three allocations: the others refuse nobody, or every writer.
+//!
+//! Not modelled: a change of the volume's host, and calls that take effect after their deadline.
 #![allow(clippy::print_stdout)] // sizes and traces, read with --no-capture
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use wharfline::api::meta::AccessMode;
@@ -21,19 +22,24 @@ mod protocol;
 mod world;
 
 use protocol::{Action, Planted, Protocol};
-use world::{BOTH, World};
+use world::{ALL, BOTH, Each, World};
 
 const ONE_NODE: &str = "published on one node";
 const HELD: &str = "nothing is published without its holder";
 const ONE_ATTACHED: &str = "attached to one node";
 const ATTACHED: &str = "nothing is in place where it is not attached";
 const MIRROR: &str = "mirror order";
+const ONE_WRITES: &str = "written on one node";
+const ONE_WRITABLE: &str = "attached to one node for writing";
 const A_TO_B: &str = "it moves from a to b";
 const B_TO_A: &str = "it moves from b to a";
 const REBOUND: &str = "the allocation of the lost node writes on the other";
 const RETURNED: &str = "the fenced node comes back and is rid of it while the other writes";
 const AGAIN: &str = "the node that was lost writes again in its next boot";
 const SHARED: &str = "both write on one node";
+const BOTH_NODES: &str = "published on both nodes";
+const WRITER_AND_READER: &str = "written on one node and read on the other";
+const WRITER_MOVED: &str = "written on b, and read on a, where it was written";
 const ONE_LEFT: &str = "one of two is no holder any more while the other writes";
 
 impl Model for Protocol {
@@ -41,7 +47,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        [[0, 1], [0, 0]].map(World::new).to_vec()
+        self.starts.iter().copied().map(World::new).collect()
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -54,14 +60,24 @@ impl Model for Protocol {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ONE_NODE, |_, w: &World| !(w.published(0) && w.published(1))),
+            Property::always(ONE_NODE, |p: &Protocol, w: &World| {
+                !(p.mode.single_node() && w.published(0) && w.published(1))
+            }),
+            Property::always(ONE_WRITES, |p: &Protocol, w: &World| {
+                !(p.mode == AccessMode::MultiNodeSingleWriter && p.writes(w, 0) && p.writes(w, 1))
+            }),
+            Property::always(ONE_WRITABLE, |p: &Protocol, w: &World| {
+                !(p.mode == AccessMode::MultiNodeSingleWriter && w.writable == [true; 2])
+            }),
             Property::always(HELD, |_, w: &World| {
                 BOTH.iter().all(|n| {
                     let machine = &w.machines[*n];
-                    BOTH.iter().all(|u| !machine.published[*u] || w.held[*u][*n] == machine.journal.uid)
+                    ALL.iter().all(|u| !machine.published[*u] || w.held[*u][*n] == machine.journal.uid)
                 })
             }),
-            Property::always(ONE_ATTACHED, |_, w: &World| w.attached != [true; 2]),
+            Property::always(ONE_ATTACHED, |p: &Protocol, w: &World| {
+                !(p.mode.single_node() && w.attached == [true; 2])
+            }),
             Property::always(ATTACHED, |p: &Protocol, w: &World| {
                 !p.attach || BOTH.iter().all(|n| w.attached[*n] || !w.machines[*n].holds_anything())
             }),
@@ -76,23 +92,45 @@ impl Model for Protocol {
                 w.first == Some(0) && a.powered && a.boot == 2 && w.attachments[0].uid == 0 && w.published(1)
             }),
             Property::sometimes(AGAIN, |_, w: &World| w.machines[0].boot == 2 && w.published(0)),
-            Property::sometimes(SHARED, |_, w: &World| w.machines[0].published == [true; 2]),
+            Property::sometimes(SHARED, |_, w: &World| w.machines[0].published == [true, true, false]),
+            Property::sometimes(BOTH_NODES, |_, w: &World| w.published(0) && w.published(1)),
+            Property::sometimes(WRITER_AND_READER, |p: &Protocol, w: &World| {
+                BOTH.iter().any(|n| p.writes(w, *n) && w.published(1 - n))
+            }),
+            Property::sometimes(WRITER_MOVED, |p: &Protocol, w: &World| {
+                w.first == Some(0) && p.writes(w, 1) && w.machines[0].published[1] && p.reads[1]
+            }),
             Property::sometimes(ONE_LEFT, |_, w: &World| {
                 let x = w.allocations[0];
-                x.ended && x.ever_wanted[0] && w.held[0] == [0; 2] && w.machines[0].published == [false, true]
+                x.ended
+                    && x.ever_wanted[0]
+                    && w.held[0] == [0; 2]
+                    && w.machines[0].published == [false, true, false]
             }),
         ]
     }
 }
 
+impl Protocol {
+    /// Whether somebody who writes has it published on the node.
+    fn writes(&self, w: &World, node: usize) -> bool {
+        ALL.iter().any(|user| w.machines[node].published[*user] && !self.reads[*user])
+    }
+}
+
+/// Each of two allocations on a node of its own, or both on one.
+const TWO: &[Each<Option<usize>>] = &[[Some(0), Some(1), None], [Some(0), Some(0), None]];
+
 /// Two nodes that are never lost; a plugin that stages and does not attach.
 const PLAIN: Protocol = Protocol {
     mode: AccessMode::SingleNodeWriter,
+    starts: TWO,
+    reads: [false; 3],
     attach: false,
     at_node: false,
     stage: true,
     loss: false,
-    edits: [1, 1],
+    edits: [1, 1, 0],
     attachments: [2, 1],
     restarts: true,
     doubt: true,
@@ -112,7 +150,7 @@ const LOSING: Protocol = Protocol {
     restarts: false,
     doubt: false,
     attachments: [1, 1],
-    edits: [0, 0],
+    edits: [0, 0, 0],
     ..PLAIN
 };
 const SHARING: Protocol = Protocol { mode: AccessMode::SingleNodeMultiWriter, stage: false, ..PLAIN };
@@ -140,17 +178,17 @@ fn one_node_at_a_time() {
 #[test]
 fn one_node_at_a_time_where_attachments_are_made_with_who_is_let_in() {
     exhaust(Protocol { chooses: true, restarts: false, attachments: [2, 2], ..PLAIN }, &[]);
-    exhaust(Protocol { chooses: true, edits: [1, 0], attachments: [2, 1], ..ATTACHING }, &[]);
+    exhaust(Protocol { chooses: true, edits: [1, 0, 0], attachments: [2, 1], ..ATTACHING }, &[]);
     exhaust(Protocol { chooses: true, attachments: [2, 1], ..LOSING }, &[]);
-    let sharing = Protocol { chooses: true, ends: true, restarts: false, edits: [0, 1], ..SHARING };
+    let sharing = Protocol { chooses: true, ends: true, restarts: false, edits: [0, 1, 0], ..SHARING };
     exhaust(sharing, &[SHARED, ONE_LEFT]);
 }
 
 #[test]
 fn one_node_at_a_time_where_one_is_deleted() {
-    exhaust(Protocol { ends: true, edits: [0, 1], ..PLAIN }, &[]);
-    exhaust(Protocol { ends: true, edits: [0, 0], ..ATTACHING }, &[]);
-    exhaust(Protocol { ends: true, edits: [0, 0], at_node: true, ..ATTACHING }, &[]);
+    exhaust(Protocol { ends: true, edits: [0, 1, 0], ..PLAIN }, &[]);
+    exhaust(Protocol { ends: true, edits: [0, 0, 0], ..ATTACHING }, &[]);
+    exhaust(Protocol { ends: true, edits: [0, 0, 0], at_node: true, ..ATTACHING }, &[]);
     exhaust(Protocol { ends: true, ..LOSING }, &[]);
 }
 
@@ -163,7 +201,7 @@ fn attached_to_one_node_at_a_time() {
 #[test]
 fn a_lost_node_is_fenced_and_comes_back() {
     exhaust(Protocol { attachments: [2, 1], ..LOSING }, &[AGAIN]);
-    exhaust(Protocol { edits: [1, 0], ..LOSING }, &[]);
+    exhaust(Protocol { edits: [1, 0, 0], ..LOSING }, &[]);
 }
 
 #[test]
@@ -175,7 +213,35 @@ fn a_lost_node_is_fenced_and_its_volume_detached() {
 #[test]
 fn users_of_one_node_share() {
     exhaust(SHARING, &[SHARED]);
-    exhaust(Protocol { ends: true, edits: [0, 1], ..SHARING }, &[SHARED, ONE_LEFT]);
+    exhaust(Protocol { ends: true, edits: [0, 1, 0], ..SHARING }, &[SHARED, ONE_LEFT]);
+}
+
+/// x writes and y reads, both on a or not; z writes on b.
+const MANY: Protocol = Protocol {
+    mode: AccessMode::MultiNodeSingleWriter,
+    starts: &[[Some(0), Some(0), Some(1)], [Some(0), Some(1), Some(1)]],
+    reads: [false, true, false],
+    stage: false,
+    restarts: false,
+    doubt: false,
+    edits: [1, 0, 0],
+    attachments: [1, 1],
+    ..PLAIN
+};
+
+#[test]
+fn on_many_nodes_one_writes() {
+    let reached = [BOTH_NODES, WRITER_AND_READER];
+    exhaust(Protocol { attachments: [2, 1], edits: [1, 1, 0], ..MANY }, &reached);
+    exhaust(Protocol { attach: true, ..MANY }, &reached);
+    exhaust(Protocol { ends: true, edits: [0, 1, 0], doubt: true, restarts: true, ..MANY }, &reached);
+}
+
+#[test]
+fn on_many_nodes_one_writes_where_attachments_are_made_with_who_is_let_in() {
+    let reached = [BOTH_NODES, WRITER_AND_READER];
+    exhaust(Protocol { chooses: true, attach: true, ..MANY }, &reached);
+    exhaust(Protocol { chooses: true, loss: true, edits: [0, 0, 0], ..MANY }, &reached);
 }
 
 #[test]
@@ -183,7 +249,7 @@ fn what_people_want_can_be_reached() {
     let once = Protocol {
         remember: true,
         doubt: false,
-        edits: [2, 1],
+        edits: [2, 1, 0],
         stage: false,
         restarts: false,
         fresh: true,
@@ -191,25 +257,42 @@ fn what_people_want_can_be_reached() {
         ..PLAIN
     };
     exhaust(once, &[A_TO_B, B_TO_A]);
-    exhaust(Protocol { attach: true, edits: [1, 0], ..once }, &[A_TO_B]);
-    exhaust(Protocol { loss: true, edits: [0, 1], ..once }, &[A_TO_B, REBOUND, RETURNED]);
+    exhaust(Protocol { attach: true, edits: [1, 0, 0], ..once }, &[A_TO_B]);
+    exhaust(Protocol { loss: true, edits: [0, 1, 0], ..once }, &[A_TO_B, REBOUND, RETURNED]);
     exhaust(Protocol { mode: AccessMode::SingleNodeMultiWriter, ends: true, ..once }, &[SHARED, ONE_LEFT]);
     // No leader asks: the node of who is deleted lets go by itself.
-    exhaust(Protocol { ends: true, ready: true, edits: [0, 0], ..once }, &[A_TO_B]);
+    exhaust(Protocol { ends: true, ready: true, edits: [0, 0, 0], ..once }, &[A_TO_B]);
     exhaust(Protocol { chooses: true, ..once }, &[A_TO_B, B_TO_A]);
-    let attached = Protocol { ends: true, ready: true, edits: [0, 0], attach: true, ..once };
+    let attached = Protocol { ends: true, ready: true, edits: [0, 0, 0], attach: true, ..once };
     exhaust(attached, &[A_TO_B]);
     exhaust(Protocol { at_node: true, ..attached }, &[A_TO_B]);
+    // The reader has to come anew, for its node could write.
+    let many = Protocol {
+        mode: MANY.mode,
+        starts: &[[Some(0), Some(0), Some(1)]],
+        reads: MANY.reads,
+        edits: [1, 2, 0],
+        attach: true,
+        ..once
+    };
+    exhaust(many, &[WRITER_MOVED]);
+    exhaust(Protocol { chooses: true, ..many }, &[WRITER_MOVED]);
 }
 
 #[test]
 fn every_planted_mistake_is_found() {
     use Planted as P;
-    let small =
-        Protocol { edits: [0, 0], attachments: [1, 1], stage: false, restarts: false, doubt: false, ..PLAIN };
+    let small = Protocol {
+        edits: [0, 0, 0],
+        attachments: [1, 1],
+        stage: false,
+        restarts: false,
+        doubt: false,
+        ..PLAIN
+    };
     let attaching = Protocol { attach: true, ..small };
     let losing = Protocol { loss: true, ..small };
-    let sharing = Protocol { mode: AccessMode::SingleNodeMultiWriter, edits: [2, 0], ..small };
+    let sharing = Protocol { mode: AccessMode::SingleNodeMultiWriter, edits: [2, 0, 0], ..small };
     let planted = [
         (P::SilenceIsAFence, small, ONE_NODE),
         (P::UsableOnceMade, small, ONE_NODE),
@@ -219,7 +302,7 @@ fn every_planted_mistake_is_found() {
         (P::AbsenceFromACache, small, ONE_NODE),
         (P::ListsBeforeReporting, losing, ONE_NODE),
         (P::FencedWhileOpen, losing, ONE_NODE),
-        (P::BoundIsEnough, Protocol { edits: [1, 0], ..small }, HELD),
+        (P::BoundIsEnough, Protocol { edits: [1, 0, 0], ..small }, HELD),
         (P::OneOfSeveralGoes, sharing, HELD),
         (P::AttachedUnused, attaching, ONE_ATTACHED),
         (P::DetachUnasked, attaching, MIRROR),

@@ -255,6 +255,10 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
     if !facts.open {
         return Err(Reason::VolumeNotReady { claim: facts.claim.clone(), message: String::new() });
     }
+    let one_writes = facts.mode == AccessMode::MultiNodeSingleWriter;
+    // What was made for a writer lets its node write, whoever is let in by it.
+    let open_here = facts.attachments.iter().any(|a| a.node == wanted.node_name && !a.read_only);
+    let would_write = one_writes && (!wanted.read_only || open_here);
     for attachment in &facts.attachments {
         let here = attachment.node == wanted.node_name;
         let busy = if here {
@@ -262,10 +266,9 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             attachment.going || attachment.read_only && !wanted.read_only
         } else {
             // One that lets nobody in holds nobody up: who is granted decides, and that one is closed.
-            let there = attachment.seen.used && !(attachment.going && release::holder_free(attachment.seen));
-            // What was made for a writer lets its node write, though only readers are left there.
-            let writes = facts.mode == AccessMode::MultiNodeSingleWriter && !attachment.read_only;
-            there && (facts.mode.single_node() || writes && !wanted.read_only)
+            let used = attachment.seen.used || holders.iter().any(|holder| names(holder, attachment));
+            let there = used && !(attachment.going && release::holder_free(attachment.seen));
+            there && (facts.mode.single_node() || would_write && !attachment.read_only)
         };
         if busy {
             // Who has it says more than where it is, until it is on its way out.
@@ -279,6 +282,11 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             }
             return Err(Reason::NotReleased { node: attachment.node.clone() });
         }
+    }
+    // A writer's attachment elsewhere may be yet to be made: this one is closed, and made anew for readers.
+    let writer = holders.iter().any(|holder| !holder.read_only && holder.node_name != wanted.node_name);
+    if would_write && wanted.read_only && writer {
+        return Err(Reason::NotReleased { node: wanted.node_name.clone() });
     }
     release::grant(&facts.volume, facts.mode, holders, wanted)
 }

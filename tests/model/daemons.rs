@@ -6,7 +6,7 @@ use wharfline::plan::release::{self, Ending};
 use wharfline::plan::{Next, Wanted, attach};
 
 use crate::protocol::{Planted, Protocol};
-use crate::world::{Attachment, BOTH, Journal, Machine, World};
+use crate::world::{ALL, Attachment, Journal, Machine, World};
 
 impl Protocol {
     /// The journal is kept. The list may be older than what was seen before as far as the journal knows better: that the
@@ -17,7 +17,7 @@ impl Protocol {
         machine.sees.leaving &= !(past && machine.sees.uid == machine.journal.uid);
         machine.journal.closed &= !self.plants(Planted::ClosingForgotten);
         if self.plants(Planted::PublicationsForgotten) {
-            machine.journal.published = [Level::Down; 2];
+            machine.journal.published = [Level::Down; 3];
         }
     }
 
@@ -32,6 +32,9 @@ impl Protocol {
             mount::Step::Close => journal.closed = true,
             mount::Step::Stage => (machine.staged, journal.staged) = (true, up),
             mount::Step::Publish(user) => {
+                if before.sees.read_only && !self.reads[user] {
+                    next.fault = Some("a writer published where it is attached for reading");
+                }
                 (machine.published[user], journal.published[user]) = (true, up);
                 next.first = next.first.or(self.remember.then_some(node));
             }
@@ -74,7 +77,7 @@ impl Protocol {
             dead: false,
             closed: journal.closed,
             released: journal.released,
-            publications: BOTH.map(publication).to_vec(),
+            publications: ALL.map(publication).to_vec(),
             others: mount::Others::default(),
             growth: Growth::Done,
         }
@@ -101,7 +104,7 @@ impl Protocol {
         let word = match attach::next(wanted, &observed) {
             Next::Do(attach::Step::Attach) if self.plants(Planted::DownTooEarly) && !known => Rung::Down,
             Next::Do(attach::Step::Attach) => {
-                next.attached[node] = true;
+                (next.attached[node], next.writable[node]) = (true, !sees.read_only);
                 if known { Rung::Up } else { Rung::Unknown }
             }
             Next::Do(attach::Step::Detach) => {
@@ -109,6 +112,7 @@ impl Protocol {
                     next.fault = Some("detached before the node let go");
                 }
                 next.attached[node] &= !known;
+                next.writable[node] &= !known;
                 if known { Rung::Down } else { Rung::Unknown }
             }
             Next::Wait(_) | Next::Converged => return,
@@ -124,7 +128,7 @@ impl Protocol {
     /// anybody who was let in, all of whom are over.
     fn going(&self, machine: &Machine) -> mount::Attachment {
         let (sees, journal) = (machine.sees, machine.journal);
-        let let_in: Vec<_> = BOTH.into_iter().filter(|user| sees.users[*user]).collect();
+        let let_in: Vec<_> = ALL.into_iter().filter(|user| sees.users[*user]).collect();
         let ending = |user: &usize| Ending {
             deleting: machine.over[*user],
             down: journal.published[*user] == Level::Down,

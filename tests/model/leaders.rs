@@ -7,32 +7,32 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use wharfline::api::allocation::AllocationPhase;
-use wharfline::api::meta::{ObjectRef, Rung};
+use wharfline::api::meta::{AccessMode, ObjectRef, Rung};
 use wharfline::api::volume;
 use wharfline::plan::holders::{self, Facts, Step};
 use wharfline::plan::mount::Level;
 use wharfline::plan::release::{self, Fence, Leaving, User, UserFacts};
 
 use crate::protocol::{Action, Planted, Protocol};
-use crate::world::{Attachment, BOTH, Machine, World};
+use crate::world::{ALL, Attachment, BOTH, Each, Machine, World};
 
 const NODES: [&str; 2] = ["a", "b"];
-const USERS: [&str; 2] = ["x", "y"];
+const USERS: [&str; 3] = ["x", "y", "z"];
 
 /// `Volume.status.holders`: the attachment that each allocation holds on each node by; 0 = it is no holder there.
-pub(crate) type Held = [[u8; 2]; 2];
+pub(crate) type Held = Each<[u8; 2]>;
 
 /// What a leader goes by when it decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct View {
     held: Held,
     /// The node on which each allocation wants the volume.
-    wants: [Option<usize>; 2],
+    wants: Each<Option<usize>>,
     attachments: [Option<Attachment>; 2],
     /// Whether the allocation is known to be over, and down where it was.
-    down: [[bool; 2]; 2],
+    down: Each<[bool; 2]>,
     /// Whether the allocation is known to be over.
-    ended: [bool; 2],
+    ended: Each<bool>,
     /// The uid that the leader has chosen for a node; 0 = none.
     chosen: [u8; 2],
 }
@@ -44,8 +44,8 @@ struct Known {
     attachments: [Attachment; 2],
     made: [u8; 2],
     pending: [bool; 2],
-    wanted: [[bool; 2]; 2],
-    down: [[bool; 2]; 2],
+    wanted: Each<[bool; 2]>,
+    down: Each<[bool; 2]>,
 }
 
 #[derive(Default)]
@@ -70,15 +70,15 @@ fn memory<T>(protocol: &Protocol, look: impl FnOnce(&mut Decided) -> T) -> T {
     })
 }
 
-fn holder(user: usize, node: usize, uid: u8) -> volume::Holder {
+fn holder(user: usize, (node, uid): (usize, u8), read_only: bool) -> volume::Holder {
     let name = USERS[user].to_owned();
     let of = ObjectRef { namespace: "d".to_owned(), name: name.clone(), uid: name };
     let attachment_uid = if uid == 0 { String::new() } else { uid.to_string() };
-    volume::Holder { attachment_uid, ..release::holder(of, NODES[node], false) }
+    volume::Holder { attachment_uid, ..release::holder(of, NODES[node], read_only) }
 }
 
-fn index(of: &[&str; 2], name: &str) -> usize {
-    usize::from(of[1] == name)
+fn index(of: &[&str], name: &str) -> usize {
+    of.iter().position(|one| *one == name).expect("it is one of these")
 }
 
 /// The steps of `plan::holders` on this view, be the nodes there to take down what is left, or not.
@@ -97,7 +97,7 @@ fn both(protocol: &Protocol, view: View) -> Vec<Action> {
 }
 
 fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
-    let entries = BOTH.into_iter().flat_map(|user| BOTH.map(|node| (user, node)));
+    let entries = ALL.into_iter().flat_map(|user| BOTH.map(|node| (user, node)));
     let user = |user: usize, node: usize| {
         let wants = view.wants[user] == Some(node);
         let down = view.down[user][node] && !wants;
@@ -115,25 +115,26 @@ fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
     };
     let attachment = |node: usize| {
         let a = view.attachments[node]?;
-        let allocations = BOTH.iter().filter(|u| a.users[**u]).map(|u| USERS[*u].to_owned()).collect();
+        let allocations = ALL.iter().filter(|u| a.users[**u]).map(|u| USERS[*u].to_owned()).collect();
         Some(holders::Attachment {
             node: NODES[node].to_owned(),
             uid: a.uid.to_string(),
             going: a.leaving,
-            read_only: false,
+            read_only: a.read_only,
             allocations,
             seen: leaving(a, protocol.attach_required()),
         })
     };
     let held = entries.filter(|(user, node)| view.held[*user][*node] != 0);
+    let of = |user: usize, node: usize, uid: u8| holder(user, (node, uid), protocol.reads[user]);
     let facts = Facts {
         volume: "v".to_owned(),
         claim: "c".to_owned(),
         mode: protocol.mode,
         open: true,
-        holders: held.map(|(u, n)| (holder(u, n, view.held[u][n]), user(u, n))).collect(),
+        holders: held.map(|(u, n)| (of(u, n, view.held[u][n]), user(u, n))).collect(),
         attachments: BOTH.into_iter().filter_map(attachment).collect(),
-        wanting: BOTH.into_iter().filter_map(|u| Some(holder(u, view.wants[u]?, 0))).collect(),
+        wanting: ALL.into_iter().filter_map(|u| Some(of(u, view.wants[u]?, 0))).collect(),
         chosen: BOTH
             .into_iter()
             .filter(|node| view.chosen[*node] != 0 && view.attachments[*node].is_none())
@@ -152,7 +153,9 @@ fn action(step: Step) -> Action {
             Action::Holders { held: table(&holders), unseen: table(&unseen) }
         }
         Step::Close { node } => Action::Close(index(&NODES, &node)),
-        Step::Attach { node, granted: None, .. } => Action::Create(index(&NODES, &node)),
+        Step::Attach { node, read_only, granted: None } => {
+            Action::Create { node: index(&NODES, &node), read_only }
+        }
         Step::Attach { node, granted: Some(_), .. } => Action::CreateChosen(index(&NODES, &node)),
         Step::Admit { node, allocations } => {
             let users = USERS.map(|user| allocations.iter().any(|a| a == user));
@@ -162,7 +165,7 @@ fn action(step: Step) -> Action {
 }
 
 fn table(holders: &[volume::Holder]) -> Held {
-    let mut table = [[0; 2]; 2];
+    let mut table = [[0; 2]; 3];
     for holder in holders {
         let (user, node) = (index(&USERS, &holder.allocation.name), index(&NODES, &holder.node_name));
         table[user][node] = holder.attachment_uid.parse().expect("every holder names an attachment");
@@ -174,9 +177,9 @@ impl Protocol {
     /// Everything that some leader may do about holders and attachments.
     pub(crate) fn leaders(&self, w: &World, out: &mut Vec<Action>) {
         if self.fresh {
-            let wants = BOTH.map(|user| BOTH.into_iter().find(|node| w.allocations[user].wants(*node)));
+            let wants = ALL.map(|user| BOTH.into_iter().find(|node| w.allocations[user].wants(*node)));
             let there = BOTH.map(|node| Some(w.attachments[node]).filter(|a| a.uid != 0));
-            let ended = BOTH.map(|user| w.allocations[user].ended);
+            let ended = ALL.map(|user| w.allocations[user].ended);
             out.extend(decided(
                 self,
                 View {
@@ -192,15 +195,15 @@ impl Protocol {
             self.holders(w, out);
             for node in BOTH {
                 let a = w.attachments[node];
-                if a.uid == 0 && BOTH.iter().any(|user| w.allocations[*user].ever_wanted[node]) {
-                    out.push(Action::Create(node));
+                if a.uid == 0 {
+                    out.extend(self.makings(w, node).map(|read_only| Action::Create { node, read_only }));
                 }
                 if a.uid == 0 && w.chosen[node] {
                     out.push(Action::CreateChosen(node));
                 }
                 if a.uid != 0 && !a.leaving {
                     out.push(Action::Close(node));
-                    out.extend(BOTH.into_iter().filter_map(|user| self.way_in(w, user, node)));
+                    out.extend(ALL.into_iter().filter_map(|user| self.way_in(w, user, node)));
                 }
             }
         }
@@ -215,6 +218,21 @@ impl Protocol {
         }
     }
 
+    /// For readers alone or for writing: how an attachment may be made by a leader that saw some of those who ever wanted it there.
+    fn makings(&self, w: &World, node: usize) -> impl Iterator<Item = bool> {
+        let wanted = |reads: bool| {
+            ALL.iter().any(|user| w.allocations[*user].ever_wanted[node] && self.reads[*user] == reads)
+        };
+        let mode = self.mode;
+        let mut ways: Vec<_> = [false, true]
+            .into_iter()
+            .filter(|reads| wanted(*reads))
+            .map(|all_read| release::attached_for_reading(mode, all_read))
+            .collect();
+        ways.dedup();
+        ways.into_iter()
+    }
+
     /// Every change of the holders that some leader may decide on.
     fn holders(&self, w: &World, out: &mut Vec<Action>) {
         let known = Known {
@@ -222,7 +240,7 @@ impl Protocol {
             attachments: w.attachments,
             made: w.made,
             pending: w.chosen,
-            wanted: [w.allocations[0].ever_wanted, w.allocations[1].ever_wanted],
+            wanted: ALL.map(|user| w.allocations[user].ever_wanted),
             down: self.down(w),
         };
         memory(self, |decided| {
@@ -249,15 +267,26 @@ impl Protocol {
         };
         let cached = |node: usize| {
             let there = Some(w.attachments[node]).filter(|a| a.uid != 0);
-            let fresh = (1..=w.made[node]).map(|uid| Some(Attachment { uid, ..Attachment::default() }));
+            // What one was made for is known of the present one.
+            let ways =
+                if self.mode == AccessMode::MultiNodeSingleWriter { [false, true] } else { [false; 2] };
+            let of = move |uid: u8| {
+                let mut ways = ways.to_vec();
+                ways.retain(|read_only| there.is_none_or(|a| a.uid != uid || a.read_only == *read_only));
+                ways.dedup();
+                ways.into_iter()
+                    .map(move |read_only| Some(Attachment { uid, read_only, ..Attachment::default() }))
+            };
+            let fresh = (1..=w.made[node]).flat_map(of);
             fresh.filter(move |a| *a != there).chain([None]).chain(there.map(Some))
         };
         let mut views = Vec::new();
-        for wants in wants(0).flat_map(|x| wants(1).map(move |y| [x, y])) {
+        let pairs = wants(0).flat_map(|x| wants(1).map(move |y| (x, y)));
+        for wants in pairs.flat_map(|(x, y)| wants(2).map(move |z| [x, y, z])) {
             for attachments in cached(0).flat_map(|a| cached(1).map(move |b| [a, b])) {
-                for down in [[[false; 2]; 2], self.down(w)] {
+                for down in [[[false; 2]; 3], self.down(w)] {
                     for chosen in self.choices(w) {
-                        let ended = [false; 2];
+                        let ended = [false; 3];
                         views.push(View { held: w.held, wants, attachments, down, ended, chosen });
                     }
                 }
@@ -268,8 +297,8 @@ impl Protocol {
     }
 
     /// Who is over for good and has nothing published, by the word of its node.
-    fn down(&self, w: &World) -> [[bool; 2]; 2] {
-        BOTH.map(|user| {
+    fn down(&self, w: &World) -> Each<[bool; 2]> {
+        ALL.map(|user| {
             BOTH.map(|node| {
                 let machine: &Machine = &w.machines[node];
                 let over = machine.over[user] || self.plants(Planted::OneOfSeveralGoes);
@@ -282,8 +311,8 @@ impl Protocol {
     fn way_in(&self, w: &World, user: usize, node: usize) -> Option<Action> {
         let a = w.attachments[node];
         let any = self.plants(Planted::AnyHolderIsAdmitted) && w.ever_held[user][node];
-        let (wants, attachments, ended, chosen) = ([None; 2], [None; 2], [false; 2], [0; 2]);
-        let mut view = View { held: [[0; 2]; 2], wants, attachments, down: [[false; 2]; 2], ended, chosen };
+        let (wants, attachments, ended, chosen) = ([None; 3], [None; 2], [false; 3], [0; 2]);
+        let mut view = View { held: [[0; 2]; 3], wants, attachments, down: [[false; 2]; 3], ended, chosen };
         view.held[user][node] = if w.ever_named[user][node] || any { a.uid } else { return None };
         (view.wants[user], view.attachments[node]) = (Some(node), Some(a));
         decided(self, view).into_iter().find(|step| matches!(step, Action::Admit { .. }))
@@ -294,25 +323,25 @@ impl Protocol {
         let there = |user: usize, node: usize| {
             unseen[user][node] != 0 && next.attachments[node].uid == unseen[user][node]
         };
-        let late = BOTH.iter().any(|user| BOTH.iter().any(|node| there(*user, *node)));
+        let late = ALL.iter().any(|user| BOTH.iter().any(|node| there(*user, *node)));
         if late && !self.plants(Planted::AbsenceFromACache) {
             return;
         }
         for node in BOTH {
             let (before, made) = (next.held, next.made[node]);
-            if BOTH.iter().any(|user| held[*user][node] > made) {
+            if ALL.iter().any(|user| held[*user][node] > made) {
                 // A uid that is chosen is nobody else's.
                 if made == self.attachments[node] {
                     return;
                 }
                 (next.made[node], next.chosen[node]) = (made + 1, true);
-            } else if BOTH.iter().any(|user| before[*user][node] == made && held[*user][node] != made) {
+            } else if ALL.iter().any(|user| before[*user][node] == made && held[*user][node] != made) {
                 // Somebody who was granted by it is not any more: it is never made.
                 next.chosen[node] &= self.plants(Planted::ChosenByThePast);
             }
         }
         next.held = held;
-        for user in BOTH {
+        for user in ALL {
             for node in BOTH {
                 let uid = held[user][node];
                 next.ever_held[user][node] |= uid != 0;
@@ -322,21 +351,22 @@ impl Protocol {
     }
 
     /// Makes an attachment. Nobody may use it yet.
-    pub(crate) fn create(&self, next: &mut World, node: usize) {
+    pub(crate) fn create(&self, next: &mut World, (node, read_only): (usize, bool)) {
         if next.made[node] == self.attachments[node] {
             return;
         }
         (next.made[node], next.chosen[node]) = (next.made[node] + 1, false);
-        let users = BOTH.map(|user| {
+        let users = ALL.map(|user| {
             let wanted = next.allocations[user].ever_wanted[node];
             let usable = self.plants(Planted::UsableOnceMade)
                 || self.plants(Planted::HolderFirst) && next.ever_held[user][node];
             wanted && usable
         });
-        next.attachments[node] = Attachment { uid: next.made[node], users, ..Attachment::default() };
+        next.attachments[node] =
+            Attachment { uid: next.made[node], users, read_only, ..Attachment::default() };
         next.ever_named.iter_mut().for_each(|of| of[node] = false);
         // Who was granted by this one before it was seen.
-        for user in BOTH {
+        for user in ALL {
             next.ever_named[user][node] = next.held[user][node] == next.made[node];
         }
     }
@@ -345,13 +375,15 @@ impl Protocol {
     /// since.
     pub(crate) fn create_chosen(&self, next: &mut World, node: usize) {
         let uid = next.made[node];
-        let users = BOTH.map(|user| {
+        let users = ALL.map(|user| {
             let past = self.plants(Planted::ChosenByThePast) && next.ever_held[user][node];
             next.held[user][node] == uid || past
         });
         if next.chosen[node] && next.attachments[node].uid == 0 && users.contains(&true) {
             next.chosen[node] = false;
-            next.attachments[node] = Attachment { uid, users, ..Attachment::default() };
+            let all_read = ALL.iter().all(|user| !users[*user] || self.reads[*user]);
+            let read_only = release::attached_for_reading(self.mode, all_read);
+            next.attachments[node] = Attachment { uid, users, read_only, ..Attachment::default() };
             next.ever_named.iter_mut().for_each(|of| of[node] = false);
         }
     }

@@ -2,7 +2,7 @@
 use wharfline::api::meta::AccessMode;
 
 use crate::leaders::Held;
-use crate::world::{BOTH, Sight, World};
+use crate::world::{ALL, BOTH, Each, Sight, World};
 
 /// A mistake that is planted to show that the checker would find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,6 +50,10 @@ pub(crate) enum Planted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Protocol {
     pub(crate) mode: AccessMode,
+    /// Where allocations are at first; none: there is no such allocation.
+    pub(crate) starts: &'static [Each<Option<usize>>],
+    /// Which of them only read.
+    pub(crate) reads: Each<bool>,
     /// Whether the plugin attaches.
     pub(crate) attach: bool,
     /// Whether the host of a node's attachment is the node, which knows what it let go before the API does.
@@ -58,8 +62,8 @@ pub(crate) struct Protocol {
     pub(crate) stage: bool,
     /// Whether node a may be lost, fenced and come back.
     pub(crate) loss: bool,
-    /// How often allocation x and y may be stopped or started.
-    pub(crate) edits: [u8; 2],
+    /// How often each allocation may be stopped or started.
+    pub(crate) edits: Each<u8>,
     /// Whether allocation x may be deleted.
     pub(crate) ends: bool,
     /// How many attachments a node may have in all.
@@ -95,13 +99,16 @@ pub(crate) enum Action {
         unseen: Held,
     },
     /// A leader makes the attachment of a node. The server refuses a second one of the name.
-    Create(usize),
+    Create {
+        node: usize,
+        read_only: bool,
+    },
     /// A leader makes the attachment whose uid it has chosen with those who hold it, as long as they do.
     CreateChosen(usize),
     /// A leader lets holders in, by compare-and-swap of the attachment.
     Admit {
         node: usize,
-        users: [bool; 2],
+        users: Each<bool>,
     },
     /// A leader deletes the attachment it saw, by uid.
     Close(usize),
@@ -144,7 +151,7 @@ impl Protocol {
 
     /// Every action that may be tried. Those that change nothing are dropped by [`Self::after`].
     pub(crate) fn actions(&self, w: &World, out: &mut Vec<Action>) {
-        for user in BOTH {
+        for user in ALL {
             if w.allocations[user].edits < self.edits[user] {
                 out.push(Action::Edit(user));
             }
@@ -205,10 +212,10 @@ impl Protocol {
             Action::End => next.allocations[0].ended = true,
             Action::Rebind => next.allocations[0].write(1, w.allocations[0].edits),
             Action::Holders { held, unseen } => self.write(&mut next, held, unseen),
-            Action::Create(node) => self.create(&mut next, node),
+            Action::Create { node, read_only } => self.create(&mut next, (node, read_only)),
             Action::CreateChosen(node) => self.create_chosen(&mut next, node),
             Action::Admit { node, users } => {
-                for user in BOTH {
+                for user in ALL {
                     next.attachments[node].users[user] |= users[user];
                 }
             }

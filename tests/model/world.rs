@@ -6,8 +6,12 @@
 use wharfline::api::meta::Rung;
 use wharfline::plan::mount::Level;
 
-/// Node a (0) and node b (1); allocation x (0) and allocation y (1).
+/// Node a (0) and node b (1).
 pub(crate) const BOTH: [usize; 2] = [0, 1];
+/// Allocation x (0), y (1) and z (2).
+pub(crate) const ALL: [usize; 3] = [0, 1, 2];
+/// Something of each allocation.
+pub(crate) type Each<T> = [T; 3];
 
 /// One VolumeAttachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -15,7 +19,9 @@ pub(crate) struct Attachment {
     /// Counts the attachments of its node from 1; 0 = there is none.
     pub(crate) uid: u8,
     /// `spec.allocations`: who gets the volume published.
-    pub(crate) users: [bool; 2],
+    pub(crate) users: Each<bool>,
+    /// `spec.readOnly`: it was made for readers alone.
+    pub(crate) read_only: bool,
     /// It is being deleted.
     pub(crate) leaving: bool,
     /// `spec.fenced`: a fence stands for the node's release.
@@ -32,15 +38,19 @@ pub(crate) struct Sight {
     pub(crate) uid: u8,
     /// Somebody was let in.
     pub(crate) used: bool,
+    pub(crate) read_only: bool,
     pub(crate) leaving: bool,
 }
 
 impl Sight {
     /// What the host sees now.
     pub(crate) fn of(a: Attachment) -> Self {
-        Self { uid: a.uid, used: a.users.contains(&true), leaving: a.leaving }
+        Self { uid: a.uid, used: a.users.contains(&true), read_only: a.read_only, leaving: a.leaving }
     }
 }
+
+/// The edits of an allocation that is not there.
+const ABSENT: u8 = u8::MAX;
 
 /// One Allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -78,18 +88,18 @@ pub(crate) struct Journal {
     pub(crate) closed: bool,
     pub(crate) released: bool,
     pub(crate) staged: Level,
-    pub(crate) published: [Level; 2],
+    pub(crate) published: Each<Level>,
 }
 
 impl Journal {
     /// A journal that has just met an attachment.
     pub(crate) const fn of(uid: u8) -> Self {
-        Self { uid, closed: false, released: false, staged: Level::Down, published: [Level::Down; 2] }
+        Self { uid, closed: false, released: false, staged: Level::Down, published: [Level::Down; 3] }
     }
 
     /// Whether nothing is or may be in place.
     pub(crate) fn clean(self) -> bool {
-        self.staged == Level::Down && self.published == [Level::Down; 2]
+        self.staged == Level::Down && self.published == [Level::Down; 3]
     }
 }
 
@@ -105,14 +115,14 @@ pub(crate) struct Machine {
     pub(crate) off: u8,
     /// The kernel's truth.
     pub(crate) staged: bool,
-    pub(crate) published: [bool; 2],
+    pub(crate) published: Each<bool>,
     pub(crate) journal: Journal,
     /// Whether the daemon has listed what there is since the boot.
     pub(crate) listed: bool,
     /// The daemon's cache: the attachment of this node, which allocations want the volume here, and which are over.
     pub(crate) sees: Attachment,
-    pub(crate) wanted: [bool; 2],
-    pub(crate) over: [bool; 2],
+    pub(crate) wanted: Each<bool>,
+    pub(crate) over: Each<bool>,
 }
 
 impl Machine {
@@ -123,12 +133,12 @@ impl Machine {
             reported: 1,
             off: 0,
             staged: false,
-            published: [false; 2],
+            published: [false; 3],
             journal: Journal::of(0),
             listed: true,
             sees: Attachment::default(),
-            wanted: [false; 2],
-            over: [false; 2],
+            wanted: [false; 3],
+            over: [false; 3],
         }
     }
 
@@ -142,22 +152,23 @@ impl Machine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     /// `Volume.status.holders`: the attachment that each allocation holds on each node by; 0 = it is no holder there.
-    pub(crate) held: [[u8; 2]; 2],
+    pub(crate) held: Each<[u8; 2]>,
     /// Whether the entry was there, in any version of the Volume.
-    pub(crate) ever_held: [[bool; 2]; 2],
+    pub(crate) ever_held: Each<[bool; 2]>,
     /// Whether it named the node's present attachment, in any version of the Volume.
-    pub(crate) ever_named: [[bool; 2]; 2],
+    pub(crate) ever_named: Each<[bool; 2]>,
     pub(crate) attachments: [Attachment; 2],
     /// How many attachments each node has had, or a leader has chosen a uid for.
     pub(crate) made: [u8; 2],
     /// Whether the last of them was never asked for: a holder may name it.
     pub(crate) chosen: [bool; 2],
-    pub(crate) allocations: [Allocation; 2],
+    pub(crate) allocations: Each<Allocation>,
     pub(crate) machines: [Machine; 2],
     /// What the host has seen of the attachments.
     pub(crate) host: [Sight; 2],
-    /// The backend's truth.
+    /// The backend's truth: where it is attached, and where it can be written then.
     pub(crate) attached: [bool; 2],
+    pub(crate) writable: [bool; 2],
     /// The node that the volume was published on first.
     pub(crate) first: Option<usize>,
     /// A call was made out of mirror order.
@@ -165,37 +176,38 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Two allocations are bound and want the volume, and their nodes know it; nothing else is there.
-    pub(crate) fn new(bound: [usize; 2]) -> Self {
+    /// Some allocations are bound and want the volume, and their nodes know it; nothing else is there.
+    pub(crate) fn new(bound: Each<Option<usize>>) -> Self {
         let mut world = Self {
-            held: [[0; 2]; 2],
-            ever_held: [[false; 2]; 2],
-            ever_named: [[false; 2]; 2],
+            held: [[0; 2]; 3],
+            ever_held: [[false; 2]; 3],
+            ever_named: [[false; 2]; 3],
             attachments: [Attachment::default(); 2],
             made: [0; 2],
             chosen: [false; 2],
-            allocations: [Allocation::default(); 2],
+            allocations: [Allocation { edits: ABSENT, ..Allocation::default() }; 3],
             machines: [Machine::new(), Machine::new()],
             host: [Sight::default(); 2],
             attached: [false; 2],
+            writable: [false; 2],
             first: None,
             fault: None,
         };
-        for user in BOTH {
-            world.allocations[user].write(bound[user], 0);
-            world.machines[bound[user]].wanted[user] = true;
+        for (user, node) in ALL.into_iter().filter_map(|user| Some((user, bound[user]?))) {
+            world.allocations[user].write(node, 0);
+            world.machines[node].wanted[user] = true;
         }
         world
     }
 
     /// Which allocations want the volume on the node.
-    pub(crate) fn wanted(&self, node: usize) -> [bool; 2] {
-        BOTH.map(|user| self.allocations[user].wants(node))
+    pub(crate) fn wanted(&self, node: usize) -> Each<bool> {
+        ALL.map(|user| self.allocations[user].wants(node))
     }
 
     /// Which allocations are over for good.
-    pub(crate) fn over(&self, node: usize) -> [bool; 2] {
-        BOTH.map(|user| self.allocations[user].ended && self.allocations[user].node == node)
+    pub(crate) fn over(&self, node: usize) -> Each<bool> {
+        ALL.map(|user| self.allocations[user].ended && self.allocations[user].node == node)
     }
 
     /// Whether anything is published on the node.
@@ -206,18 +218,18 @@ impl World {
     /// Forgets what nobody can act on any more: worlds that differ in nothing that matters are one.
     pub(crate) fn forget(&mut self, held: bool) {
         for (node, a) in self.attachments.iter().enumerate() {
-            for user in BOTH {
+            for user in ALL {
                 self.ever_held[user][node] &= held;
                 self.ever_named[user][node] &= a.uid != 0 && !a.leaving && !a.users[user];
             }
         }
         for machine in &mut self.machines {
             if !machine.powered {
-                (machine.staged, machine.published) = (false, [false; 2]);
+                (machine.staged, machine.published) = (false, [false; 3]);
                 // A new boot has no mounts; the journal still tells what was closed and released.
-                (machine.journal.staged, machine.journal.published) = (Level::Down, [Level::Down; 2]);
+                (machine.journal.staged, machine.journal.published) = (Level::Down, [Level::Down; 3]);
                 (machine.listed, machine.sees) = (false, Attachment::default());
-                (machine.wanted, machine.over) = ([false; 2], [false; 2]);
+                (machine.wanted, machine.over) = ([false; 3], [false; 3]);
             }
         }
     }

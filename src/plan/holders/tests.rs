@@ -417,6 +417,44 @@ fn a_writer_waits_for_readers_on_a_node_that_may_write() {
     }
 }
 
+/// Of what was made for writers on two nodes, whoever is let in by it, one is used: also before anybody is let in, and before it is made.
+#[test]
+fn one_node_at_most_is_let_write_whoever_is_let_in_there() {
+    let (reader, writer) = (holder("r", "a", true), holder("w", "b", false));
+    let made =
+        |node: &str, uid: &str, read_only: bool| Attachment { read_only, ..attachment(node, uid, &[]) };
+    let granted = |facts: &Facts| -> Vec<String> {
+        match next(facts).steps.first() {
+            Some(Step::Holders { holders, .. }) => {
+                holders.iter().map(|h| h.allocation.name.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    };
+    for (here, there, held, wanting, expected) in [
+        (Some(false), Some(false), vec![], vec![&reader, &writer], vec!["r"]),
+        (Some(false), Some(false), vec![], vec![&writer, &reader], vec!["w"]),
+        (Some(true), Some(false), vec![], vec![&reader, &writer], vec!["r", "w"]),
+        // Its attachment is named, and nobody was let in by it yet.
+        (Some(false), Some(false), vec![by("a1", reader.clone())], vec![&reader, &writer], vec![]),
+        (Some(false), Some(false), vec![by("b1", writer.clone())], vec![&reader, &writer], vec![]),
+        (Some(true), Some(false), vec![by("a1", reader.clone())], vec![&reader, &writer], vec!["r", "w"]),
+        // The writer's is chosen, and not made yet.
+        (Some(false), None, vec![by("b1", writer.clone())], vec![&reader, &writer], vec![]),
+    ] {
+        let mut facts = facts(AccessMode::MultiNodeSingleWriter);
+        facts.attachments.extend(here.map(|read_only| made("a", "a1", read_only)));
+        facts.attachments.extend(there.map(|read_only| made("b", "b1", read_only)));
+        facts.chosen = if there.is_none() { vec![("b".into(), "b1".into())] } else { Vec::new() };
+        facts.holders = held.into_iter().map(|holder| (holder, User::Wants)).collect();
+        wants(&mut facts, &wanting.into_iter().cloned().collect::<Vec<_>>());
+        assert_eq!(granted(&facts), expected, "{here:?} {there:?} {:?}", facts.holders);
+        settle(&mut facts, true);
+        let writable = |a: &&Attachment| !a.read_only && facts.holders.iter().any(|(h, _)| names(h, a));
+        assert!(facts.attachments.iter().filter(writable).count() <= 1, "{:?}", facts.attachments);
+    }
+}
+
 /// Where writers may come beside readers, a reader that was first keeps none of them out.
 #[test]
 fn a_writer_joins_a_reader_where_both_may_be_at_one_time() {
