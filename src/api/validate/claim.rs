@@ -15,7 +15,7 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.volumeName", &spec["volumeName"]);
     reference(&mut faults, "spec.volumeAttributesClassName", &spec["volumeAttributesClassName"]);
     if spec["ephemeral"].is_object() {
-        ephemeral(&mut faults, spec);
+        ephemeral(&mut faults, spec, old.map_or(&Value::Null, |old| &old["spec"]["ephemeral"]));
     } else {
         access_modes(&mut faults, &spec["accessModes"]);
     }
@@ -51,7 +51,7 @@ pub fn claim(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 const RESERVED: &str = "csi.storage.k8s.io/";
 
 /// A volume that is there while it is published: nothing counts of it that is said elsewhere.
-fn ephemeral(faults: &mut FieldErrors, spec: &Value) {
+fn ephemeral(faults: &mut FieldErrors, spec: &Value, was: &Value) {
     let (path, of) = ("spec.ephemeral", &spec["ephemeral"]);
     required(faults, &format!("{path}.plugin"), &of["plugin"]);
     reference(faults, &format!("{path}.plugin"), &of["plugin"]);
@@ -63,8 +63,10 @@ fn ephemeral(faults: &mut FieldErrors, spec: &Value) {
         faults.invalid(format!("{path}.attributes[{key}]"), message);
     }
     map_size(faults, &format!("{path}.attributes"), &of["attributes"]);
-    mount_options(faults, &format!("{path}.mountOptions"), &of["mountOptions"]);
-    fs_type(faults, &format!("{path}.fsType"), &of["fsType"]);
+    mount_options(faults, &format!("{path}.mountOptions"), &of["mountOptions"], &was["mountOptions"]);
+    if of["fsType"] != was["fsType"] {
+        fs_type(faults, &format!("{path}.fsType"), &of["fsType"]);
+    }
     let others = ["volumeClassName", "volumeName", "volumeAttributesClassName", "dataSource", "resources"];
     let given = |value: &Value| match value {
         Value::Null => false,

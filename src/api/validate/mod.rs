@@ -54,7 +54,14 @@ fn access_modes(faults: &mut FieldErrors, modes: &Value) {
     }
 }
 
-fn mount_options(faults: &mut FieldErrors, path: &str, options: &Value) {
+/// Options for mount(8). What stands there already is left, so that the object can be changed otherwise.
+fn mount_options(faults: &mut FieldErrors, path: &str, options: &Value, before: &Value) {
+    for (i, option) in list(options).enumerate().filter(|_| options != before) {
+        if text(option).is_empty() || text(option).chars().any(|c| c.is_control() || c == ' ') {
+            let message = format!("{:?} is no mount option; write one such as noatime", text(option));
+            faults.invalid(format!("{path}[{i}]"), message);
+        }
+    }
     if list(options).map(|o| text(o).len()).sum::<usize>() > CSI_MAP_MAX {
         faults.add(path, Cause::TooLong, format!("CSI allows {CSI_MAP_MAX} bytes in all"));
     }
@@ -64,6 +71,8 @@ fn fs_type(faults: &mut FieldErrors, path: &str, value: &Value) {
     let length = text(value).len();
     if length > CSI_STRING_MAX {
         faults.add(path, Cause::TooLong, format!("has {length} bytes; CSI allows {CSI_STRING_MAX}"));
+    } else if text(value).chars().any(|c| c.is_control() || c.is_whitespace() || c == '/') {
+        faults.invalid(path, format!("{:?} is no file system; write one such as ext4", text(value)));
     }
 }
 

@@ -3,8 +3,8 @@ use serde_json::Value;
 
 use super::super::field::{Cause, FieldError, FieldErrors};
 use super::{
-    CSI_STRING_MAX, access_modes, entries, fs_type, map_size, mount_options, one_of, reference, required,
-    text, unchanged,
+    CSI_STRING_MAX, access_modes, entries, fs_type, list, map_size, mount_options, one_of, reference,
+    required, text, unchanged,
 };
 
 /// Faults of a VolumeClass.
@@ -15,7 +15,15 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.plugin", &spec["plugin"]);
     map_size(&mut faults, "spec.parameters", &spec["parameters"]);
     map_size(&mut faults, "spec.snapshotParameters", &spec["snapshotParameters"]);
-    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"]);
+    let was = |field: &str| old.map_or(Value::Null, |old| old["spec"][field].clone());
+    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"], &was("mountOptions"));
+    let places = &spec["allowedTopologies"];
+    for (i, place) in list(places).enumerate().filter(|_| *places != was("allowedTopologies")) {
+        if entries(place).next().is_none() {
+            let message = "needs at least one segment, such as zone: a; anywhere is no entry at all";
+            faults.required(format!("spec.allowedTopologies[{i}]"), message);
+        }
+    }
     if old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
         fs_type(&mut faults, "spec.fsType", &spec["fsType"]);
     }
@@ -34,7 +42,10 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.claimRef.name", &spec["claimRef"]["name"]);
     access_modes(&mut faults, &spec["accessModes"]);
     one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing", "ephemeral"], true);
-    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"]);
+    // What a class of before has is no fault of the volume that is made by it.
+    let made = spec["source"]["create"].is_object().then_some(&spec["mountOptions"]);
+    let was = made.or(old.map(|old| &old["spec"]["mountOptions"])).unwrap_or(&Value::Null);
+    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"], was);
     if spec["source"]["existing"].is_object() {
         handle(&mut faults, "spec.source.existing.handle", ("volume", &spec["source"]["existing"]["handle"]));
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
@@ -406,6 +417,31 @@ mod tests {
             let expected = if stays { vec![path.as_str()] } else { vec![] };
             assert_eq!(paths(&volume(&new, Some(old))), expected, "{new}");
         }
+    }
+
+    /// Scenario A22.
+    #[test]
+    fn what_means_nothing_is_refused_and_left_where_it_stands() {
+        for (field, value, path) in [
+            ("mountOptions", json!([""]), "spec.mountOptions[0]"),
+            ("mountOptions", json!(["noatime", "size=1 mode=2"]), "spec.mountOptions[1]"),
+            ("fsType", json!("/bin/sh"), "spec.fsType"),
+            ("fsType", json!("ext4 "), "spec.fsType"),
+            ("allowedTopologies", json!([{ "zone": "a" }, {}]), "spec.allowedTopologies[1]"),
+        ] {
+            let mut odd = json!({ "spec": { "plugin": "a" } });
+            assert!(class(&odd, None).is_empty());
+            odd["spec"][field] = value;
+            assert_eq!(paths(&class(&odd, None)), [path], "{odd}");
+            let mut later = odd.clone();
+            later["spec"]["reclaimPolicy"] = json!("Retain");
+            assert!(class(&later, Some(&odd)).is_empty(), "{odd}");
+        }
+        let options = json!(["noatime", "commit=30", "context=\"a:b\"", "X-y", "ro,nodev"]);
+        assert!(
+            class(&json!({ "spec": { "plugin": "a", "mountOptions": options, "fsType": "ext4" } }), None)
+                .is_empty()
+        );
     }
 
     /// Scenario A26.
