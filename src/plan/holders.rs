@@ -268,7 +268,8 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             // One that lets nobody in holds nobody up: who is granted decides, and that one is closed.
             let used = attachment.seen.used || holders.iter().any(|holder| names(holder, attachment));
             let there = used && !(attachment.going && release::holder_free(attachment.seen));
-            there && (facts.mode.single_node() || would_write && !attachment.read_only)
+            let writable = would_write && !attachment.read_only && !planted!("second-writable");
+            there && (facts.mode.single_node() || writable)
         };
         if busy {
             // Who has it says more than where it is, until it is on its way out.

@@ -152,21 +152,24 @@ fn published(inner: &mut Inner, key: &str, before: Option<&Value>, object: &Valu
     }
 }
 
-/// Rule 5 in the store: one volume of a single-node mode is granted to publishers of one node.
+/// Rule 5 in the store: one volume of a single-node mode is granted to publishers of one node, and one of a mode with a single
+/// writer to those of one node by what was made for writing.
 fn one_holder(inner: &mut Inner, key: &str, object: &Value) {
     let admits = |o: &Value| {
         at(o, "/spec/allocations").and_then(Value::as_array).is_some_and(|a| !a.is_empty())
             && !o["spec"]["fenced"].as_bool().unwrap_or(false)
     };
     let mode = text(object, "/spec/capability/accessMode");
-    if !mode.starts_with("SingleNode") || !admits(object) {
+    let one_writes = mode == "MultiNodeSingleWriter";
+    let counts = |o: &Value| admits(o) && !(one_writes && o["spec"]["readOnly"].as_bool().unwrap_or(false));
+    if !(mode.starts_with("SingleNode") || one_writes) || !counts(object) {
         return;
     }
     let (volume, node) = (text(object, "/spec/volumeUid"), text(object, "/spec/nodeName"));
     let other = all(inner, "volumeattachments").find(|other| {
         text(other, "/spec/volumeUid") == volume
             && text(other, "/spec/nodeName") != node
-            && admits(other)
+            && counts(other)
             && text(other, "/status/node/releasedUID").is_empty()
     });
     if let Some(other) = other {

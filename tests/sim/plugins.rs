@@ -38,6 +38,7 @@ pub fn backends(universe: &Arc<Universe>) -> Backends {
     let more = [
         Can::CreateDeleteSnapshot,
         Can::ListSnapshots,
+        Can::PublishReadonly,
         Can::CloneVolume,
         Can::ExpandVolume,
         Can::ModifyVolume,

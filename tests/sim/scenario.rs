@@ -169,6 +169,9 @@ const USED: usize = 15;
 /// The claims of the users beyond the first of each: two are shared, before three there is a queue.
 const MORE: [usize; 7] = [0, 1, 2, 2, 3, 3, 4];
 
+/// The users that only read: the second one of claim 0, and of claim 3.
+const READERS: [usize; 2] = [USED, USED + 4];
+
 /// Whether a claim may become larger, and other: one of alpha's that nothing is made of.
 fn may_grow(manifest: &Manifest) -> bool {
     let name = manifest.object["metadata"]["name"].as_str().unwrap_or_default();
@@ -189,9 +192,10 @@ fn seventy() -> Vec<Manifest> {
         // Two claims have their users side by side, three one after the other. Those modes are alpha's alone, but for
         // one.
         let (mode, sorts) = match n {
-            0 => ("MultiNodeMultiWriter", 2),
+            0 => pick(&[("MultiNodeMultiWriter", 2), ("MultiNodeSingleWriter", 2)]),
             1 => ("SingleNodeMultiWriter", 2),
-            2 | 3 => ("SingleNodeSingleWriter", 2),
+            2 => ("SingleNodeSingleWriter", 2),
+            3 => pick(&[("SingleNodeSingleWriter", 2), ("MultiNodeSingleWriter", 2)]),
             4 => ("SingleNodeWriter", 2),
             _ => pick(&[("SingleNodeWriter", 3), ("SingleNodeWriter", 3), ("SingleNodeSingleWriter", 2)]),
         };
@@ -207,6 +211,10 @@ fn seventy() -> Vec<Manifest> {
         let queue = (2..=4).contains(&of);
         let command = if queue { "finish" } else { pick(&["run", "run", "run", "finish", ""]) };
         let mut one = allocation(&format!("alloc-{n}"), &[&format!("claim-{of}")], command);
+        // Of these claims one user writes, or two do one after the other, and one reads beside it.
+        if READERS.contains(&n) {
+            one.object["spec"]["volumes"][0]["readOnly"] = json!(true);
+        }
         match of {
             // Each user on a node of its own: their attachments are made side by side.
             0 => one.object["spec"]["nodeName"] = json!(if n == 0 { "node-a" } else { "node-c" }),

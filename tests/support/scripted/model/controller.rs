@@ -2,6 +2,7 @@
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Can;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 use wharfline::csi::proto::validate_volume_capabilities_response::Confirmed;
+use wharfline::csi::proto::volume_capability::access_mode::Mode;
 use wharfline::csi::{Code, proto};
 
 use super::super::mounts;
@@ -168,6 +169,15 @@ impl Model {
             && !MULTI_NODE.contains(&rules::mode(&wanted))
         {
             return Err(bench.violated(Code::FailedPrecondition, format!("{id} is attached to {other}")));
+        }
+        // Where the request says who may write.
+        let one_writes = rules::mode(&wanted) == Mode::MultiNodeSingleWriter as i32
+            && bench.config.controller_can(Can::PublishReadonly)
+            && !request.readonly;
+        let writable = |(at, there): &(&(String, String), &Attachment)| at.0 == *id && !there.readonly;
+        if let Some(((_, other), _)) = self.attachments.iter().find(writable).filter(|_| one_writes) {
+            let message = format!("{id} is attached to {other} for writing");
+            return Err(bench.violated(Code::FailedPrecondition, message));
         }
         let limit = usize::try_from(bench.config.max_volumes).unwrap_or(0);
         if limit > 0 && self.attachments.keys().filter(|(_, on)| on == node).count() >= limit {
