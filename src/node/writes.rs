@@ -396,7 +396,14 @@ impl Node {
             }
             Err(error) => {
                 let delay = self.retry.failed(step, "write".to_owned());
-                tracing::warn!(step, error = &error as &dyn std::error::Error, "status not written");
+                let said = &error as &dyn std::error::Error;
+                match &error {
+                    // Somebody wrote it since it was seen: it is looked at once more.
+                    kube::Error::Api(status) if status.code == 409 => {
+                        tracing::debug!(step, error = said, "status not written");
+                    }
+                    _ => tracing::warn!(step, error = said, "status not written"),
+                }
                 Some(delay)
             }
         }

@@ -7,6 +7,7 @@ mod needing;
 mod placing;
 mod serving;
 mod telling;
+mod turns;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::api::{
 };
 use ending::add_exit;
 use expanding::{add_attributes, add_size};
+use turns::NOT_IN_TURN;
 
 /// How many users of one kind a branch names.
 const MOST: usize = 3;
@@ -618,6 +620,9 @@ impl<'a> Walk<'a> {
                 self.add_under_way(&mut branch, attachment, both);
                 add_call(&mut branch, &host.calls);
                 branch.next = host.next_attempt_time;
+                if host.reason == NOT_IN_TURN {
+                    branch.because.extend(self.at_it(attachment));
+                }
                 self.add_host(&mut branch, &spec.plugin, spec.host.as_ref().map(|h| h.node_name.as_str()));
             } else {
                 add_words(&mut branch, &here.reason, &here.message);

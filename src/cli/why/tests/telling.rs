@@ -103,6 +103,30 @@ fn a_call_for_a_user_that_takes_long_is_named_while_it_lasts() {
 }
 
 #[test]
+fn who_waits_for_its_turn_is_told_for_whom() {
+    let waits = json!({ "spec": { "attachRequired": true }, "status": { "controller": { "attached": "Down",
+        "reason": "NotInTurn", "message": "waits for its turn" } } });
+    let call = json!([{ "method": "ControllerPublishVolume", "code": "INTERNAL", "message": "no slot",
+        "startTime": "2026-01-01T00:00:08Z", "durationMillis": 3, "attempt": 7 }]);
+    let other = |rung: &str| {
+        json!({ "spec": { "attachRequired": true }, "status": { "controller": { "attached": rung,
+            "reason": "ControllerPublishVolumeFailed", "message": "no slot", "calls": call } } })
+    };
+    for (rung, told) in [("Unknown", true), ("Up", false), ("Down", false)] {
+        let cluster = with(&[("attachments/0", waits.clone()), ("attachments/1", other(rung))]);
+        let page = explain(&objects(&cluster), &subject("VolumeAttachment/att-data")).unwrap();
+        let way: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+        assert_eq!(way.contains(&"volumeattachment/att-logs".to_owned()), told, "{rung}: {way:?}");
+    }
+    // At another node where there is none at this.
+    let mut elsewhere = other("Unknown");
+    elsewhere["spec"]["nodeName"] = json!("a");
+    let cluster = with(&[("attachments/0", waits), ("attachments/1", elsewhere)]);
+    let page = explain(&objects(&cluster), &subject("VolumeAttachment/att-data")).unwrap();
+    assert_eq!(page.tree.because.len(), 1, "{:?}", page.tree);
+}
+
+#[test]
 fn a_task_that_cannot_be_started_is_named() {
     let event = |reason: &str| json!({ "time": "2026-01-01T00:00:00Z", "reason": reason, "message": "no such runtime" });
     for (last, named) in [("StartFailed", true), ("Started", false)] {

@@ -13,7 +13,8 @@ pub(super) fn add_size(branch: &mut Branch, claim: &VolumeClaim, status: &Volume
     let Some(told) = unmet(&status.conditions, EXPANDED) else { return };
     branch.state = State::Blocked;
     let asked = claim.spec.resources.requests.as_ref().map(|size| size.storage.as_str()).unwrap_or_default();
-    branch.add(&format!(", and has {} of {asked}: {}", status.capacity, told.message));
+    let has = if status.capacity.is_empty() { "an unknown size" } else { status.capacity.as_str() };
+    branch.add(&format!(", and has {has} of {asked}: {}", told.message));
     branch.name_reason(&told.reason);
 }
 
