@@ -25,6 +25,7 @@ use crate::api::meta::{AsSeen, Time, Unrenewed, WithEnd, WithStatus, WithUid};
 use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
 };
+use crate::plan::place::{CLOSED_MOST, closed_for};
 use crate::plan::untold::Untold;
 
 /// The namespace of leases and of the allocations that plugins run in.
@@ -141,7 +142,7 @@ pub(crate) struct Context {
 type Words = Map<String, Value>;
 
 /// Nodes where a plugin refused to attach one more volume, and when. A driver may count what it does not tell of, and says
-/// nothing once there is room: after [`Refusals::LASTS`], or when a volume of it has left the node, it is asked again. In
+/// nothing once there is room: after a while ([`closed_for`]), or when a volume of it has left the node, it is asked again. In
 /// memory only: new controllers ask again.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<HashMap<(String, String), Refusal>>);
@@ -150,19 +151,23 @@ pub(crate) struct Refusals(Mutex<HashMap<(String, String), Refusal>>);
 #[derive(Debug)]
 struct Refusal {
     at: Instant,
+    /// For how long it closes the node.
+    lasts: Duration,
     of: HashSet<String>,
 }
 
 impl Refusal {
     fn left(&self) -> Option<Duration> {
-        Refusals::LASTS.checked_sub(self.at.elapsed()).filter(|left| !left.is_zero())
+        self.lasts.checked_sub(self.at.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    /// Whether the next one is judged by it.
+    fn counts(&self) -> bool {
+        self.at.elapsed() < self.lasts + CLOSED_MOST
     }
 }
 
 impl Refusals {
-    /// How long such a word is believed.
-    const LASTS: Duration = Duration::from_secs(120);
-
     fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Refusal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,8 +176,10 @@ impl Refusals {
     pub(crate) fn note(&self, attachment: &VolumeAttachment) {
         let key = (attachment.spec.plugin.clone(), attachment.spec.node_name.clone());
         let mut all = self.all();
-        let refusal = all.entry(key).or_insert_with(|| Refusal { at: Instant::now(), of: HashSet::new() });
-        refusal.at = Instant::now();
+        let before = all.get(&key).map(|refusal| (refusal.lasts, refusal.at.elapsed()));
+        let (at, lasts) = (Instant::now(), closed_for(before));
+        let refusal = all.entry(key).or_insert_with(|| Refusal { at, lasts, of: HashSet::new() });
+        (refusal.at, refusal.lasts) = (at, lasts);
         refusal.of.extend(attachment.metadata.uid.clone());
     }
 
@@ -195,7 +202,7 @@ impl Refusals {
     /// When the first of these words is over.
     pub(crate) fn next(&self) -> Option<Duration> {
         let mut all = self.all();
-        all.retain(|_, refusal| refusal.left().is_some());
+        all.retain(|_, refusal| refusal.counts());
         all.values().filter_map(Refusal::left).min()
     }
 
@@ -211,7 +218,7 @@ impl Refusals {
     }
 }
 
-/// Nodes for which a plugin had no room, and when. What makes room nobody says: after [`Refusals::LASTS`] it is asked again. In
+/// Nodes for which a plugin had no room, and when. What makes room nobody says: after [`CLOSED_MOST`] it is asked again. In
 /// memory only: new controllers ask again.
 #[derive(Debug, Default)]
 pub(crate) struct Full(Mutex<HashMap<(String, String), Instant>>);
@@ -219,7 +226,7 @@ pub(crate) struct Full(Mutex<HashMap<(String, String), Instant>>);
 impl Full {
     fn all(&self) -> std::sync::MutexGuard<'_, HashMap<(String, String), Instant>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, at| at.elapsed() < Refusals::LASTS);
+        all.retain(|_, at| at.elapsed() < CLOSED_MOST);
         all
     }
 
@@ -235,7 +242,7 @@ impl Full {
 
     /// When the first of these words is over.
     pub(crate) fn next(&self) -> Option<Duration> {
-        self.all().values().map(|at| Refusals::LASTS.saturating_sub(at.elapsed())).min()
+        self.all().values().map(|at| CLOSED_MOST.saturating_sub(at.elapsed())).min()
     }
 }
 
@@ -530,6 +537,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::plan::place::CLOSED_FIRST;
 
     fn attachment(uid: &str) -> VolumeAttachment {
         let spec = json!({ "volume": "v", "volumeUid": "v", "claim": { "namespace": "d", "name": "c" }, "nodeName": "n",
@@ -555,7 +563,11 @@ mod tests {
         refusals.note(&one);
         assert!(!refusals.attached(&one, false));
         assert_eq!(refusals.of("p").len(), 1);
-        tokio::time::advance(Refusals::LASTS).await;
-        assert!(refusals.of("p").is_empty());
+        tokio::time::advance(CLOSED_FIRST).await;
+        assert!(refusals.of("p").is_empty() && refusals.next().is_none());
+        // Refused again, it is closed for longer.
+        refusals.note(&two);
+        tokio::time::advance(CLOSED_FIRST).await;
+        assert_eq!(refusals.next(), Some(CLOSED_FIRST));
     }
 }

@@ -4,6 +4,7 @@
 //! for, and can have every volume: by topology, by a healthy plugin instance, and within the plugin's limit.
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Reason;
 use crate::api::meta::{Map, Segments};
@@ -288,9 +289,46 @@ pub fn requirement(
     }
 }
 
+/// For how long the first refusal of an attach closes its node, and the last of many.
+pub const CLOSED_FIRST: Duration = Duration::from_secs(15);
+/// See [`CLOSED_FIRST`].
+pub const CLOSED_MOST: Duration = Duration::from_secs(120);
+
+/// For how long a node is closed to a plugin's volumes, which refused to attach one more there: a driver may count what it does not tell
+/// of, and says nothing once there is room. `before` is for how long the last refusal closed it, and how long ago that was: those of
+/// one moment are one, and one that comes as soon as it is open again closes it for longer.
+pub fn closed_for(before: Option<(Duration, Duration)>) -> Duration {
+    match before {
+        Some((lasts, ago)) if ago < lasts => lasts,
+        Some((lasts, ago)) if ago < lasts + CLOSED_MOST => lasts.saturating_mul(2).min(CLOSED_MOST),
+        Some(_) | None => CLOSED_FIRST,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_is_refused_again_and_again_is_closed_for_longer() {
+        let seconds = Duration::from_secs;
+        for (before, closed) in [
+            (None, 15),
+            (Some((15, 0)), 15),
+            (Some((15, 14)), 15),
+            (Some((15, 15)), 30),
+            (Some((30, 31)), 60),
+            (Some((60, 100)), 120),
+            (Some((120, 121)), 120),
+            (Some((120, 239)), 120),
+            // So long ago that it says nothing any more.
+            (Some((120, 240)), 15),
+            (Some((15, 200)), 15),
+        ] {
+            let before = before.map(|(lasts, ago)| (seconds(lasts), seconds(ago)));
+            assert_eq!(closed_for(before), seconds(closed), "{before:?}");
+        }
+    }
 
     fn segments(pairs: &[(&str, &str)]) -> Segments {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
