@@ -456,8 +456,14 @@ pub const MUTATING: [Rpc; 8] = [
 ];
 
 /// The same of what is done beside the users of a volume.
-const BESIDE: [Rpc; 4] =
-    [Rpc::CreateSnapshot, Rpc::DeleteSnapshot, Rpc::ControllerExpandVolume, Rpc::ControllerModifyVolume];
+const BESIDE: [Rpc; 6] = [
+    Rpc::CreateSnapshot,
+    Rpc::DeleteSnapshot,
+    Rpc::CreateVolumeGroupSnapshot,
+    Rpc::DeleteVolumeGroupSnapshot,
+    Rpc::ControllerExpandVolume,
+    Rpc::ControllerModifyVolume,
+];
 
 fn changing() -> Rpc {
     if chance(300) { pick(&BESIDE) } else { pick(&MUTATING) }
@@ -488,13 +494,15 @@ fn task_dies(cluster: &Cluster) {
 const LOOKED_FOR: [Rpc; 3] = [Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Rpc::NodeUnstageVolume];
 
 /// Of these nothing is seen but the answer.
-const OF_THE_CONTROLLER: [Rpc; 8] = [
+const OF_THE_CONTROLLER: [Rpc; 10] = [
     Rpc::CreateVolume,
     Rpc::DeleteVolume,
     Rpc::ControllerPublishVolume,
     Rpc::ControllerUnpublishVolume,
     Rpc::CreateSnapshot,
     Rpc::DeleteSnapshot,
+    Rpc::CreateVolumeGroupSnapshot,
+    Rpc::DeleteVolumeGroupSnapshot,
     Rpc::ControllerExpandVolume,
     Rpc::ControllerModifyVolume,
 ];
@@ -508,7 +516,7 @@ fn done_and_yet(rpc: Rpc) -> Answer {
     // A first refusal is believed: nothing was cut. Who says so of what was leaves that behind when it is deleted meanwhile.
     // So is that there is no room for a volume, which may be made elsewhere then (CO-CTRL-16).
     let code = match rpc {
-        Rpc::CreateSnapshot => pick(&GOES_ON),
+        Rpc::CreateSnapshot | Rpc::CreateVolumeGroupSnapshot => pick(&GOES_ON),
         Rpc::CreateVolume => pick(&OF_NO_ROOM_NOTHING),
         _ => pick(&CODES),
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wharfline::csi::Rpc;
 use wharfline::csi::proto::controller_service_capability::rpc::Type as Can;
+use wharfline::csi::proto::group_controller_service_capability::rpc::Type as GroupCan;
 use wharfline::csi::proto::node_service_capability::rpc::Type as NodeCan;
 use wharfline::csi::proto::plugin_capability::service::Type as Service;
 use wharfline::csi::proto::plugin_capability::volume_expansion::Type as Expansion;
@@ -20,7 +21,7 @@ use crate::universe::{Universe, below, chance};
 /// The storage systems, by plugin.
 pub type Backends = BTreeMap<String, Arc<Backend>>;
 
-/// `alpha` attaches and stages, takes snapshots, fills volumes from them and from others, and has volumes grow and change while they
+/// `alpha` attaches and stages, takes snapshots, alone and in groups, fills volumes from them and from others, and has volumes grow and change while they
 /// are used; `beta` does none of that, and its volumes stay on the node that made them.
 pub fn backends(universe: &Arc<Universe>) -> Backends {
     let effects = Effects::Simulated(Arc::new(SimHands(Arc::clone(universe))));
@@ -45,6 +46,8 @@ pub fn backends(universe: &Arc<Universe>) -> Backends {
     ];
     alpha.controller.extend(more.map(|can| can as i32));
     alpha.node.push(NodeCan::ExpandVolume as i32);
+    alpha.services.push(Service::GroupControllerService as i32);
+    alpha.group.push(GroupCan::CreateDeleteGetVolumeGroupSnapshot as i32);
     let mut beta =
         Config { name: "beta.csi.example".into(), effects, pace, ..Config::without_attach_and_stage() };
     beta.services.push(Service::VolumeAccessibilityConstraints as i32);

@@ -146,7 +146,17 @@ fn snapshot(name: &str, claim: &str) -> Manifest {
     Manifest::namespaced("snapshots", "Snapshot", name, json!({ "source": { "claimName": claim } }))
 }
 
-/// Four snapshots, and four claims that are filled: two of them have a user. All are of alpha.
+/// One of the claims with this label, at one moment.
+fn group(name: &str) -> Manifest {
+    Manifest::namespaced(
+        "snapshots",
+        "Snapshot",
+        name,
+        json!({ "source": { "selector": { "matchLabels": { "pictured": "together" } } } }),
+    )
+}
+
+/// Four snapshots and one of two claims, and four claims that are filled: two of them have a user. All are of alpha.
 fn pictures() -> Vec<Manifest> {
     let mut all = vec![
         filled("filled-0", "class-0", "snapshotName", "snap-0"),
@@ -157,6 +167,7 @@ fn pictures() -> Vec<Manifest> {
     for (n, of) in ["claim-0", "claim-1", "claim-4", "filled-2"].into_iter().enumerate() {
         all.push(snapshot(&format!("snap-{n}"), of));
     }
+    all.push(group("group"));
     for n in [1, 3] {
         all.push(allocation(&format!("filled-{n}"), &[&format!("filled-{n}")], "run"));
     }
@@ -171,6 +182,9 @@ const MORE: [usize; 7] = [0, 1, 2, 2, 3, 3, 4];
 
 /// The users that only read: the second one of claim 0, and of claim 3.
 const READERS: [usize; 2] = [USED, USED + 4];
+
+/// The claims of which there is a picture of one moment.
+const TOGETHER: [usize; 2] = [1, 4];
 
 /// Whether a claim may become larger, and other: one of alpha's that nothing is made of.
 fn may_grow(manifest: &Manifest) -> bool {
@@ -204,6 +218,9 @@ fn seventy() -> Vec<Manifest> {
         let mut claim = claim(&format!("claim-{n}"), &format!("class-{class}"), mode);
         if CLASSES[sort].0 == "alpha" {
             claim.object["spec"]["volumeAttributesClassName"] = json!("slow");
+        }
+        if TOGETHER.contains(&n) {
+            claim.object["metadata"]["labels"] = json!({ "pictured": "together" });
         }
         all.push(claim);
     }

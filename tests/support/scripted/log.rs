@@ -79,7 +79,10 @@ impl Logged {
                 let (on_node, controller) = if node_call { (self, other) } else { (other, self) };
                 let beside = matches!(
                     controller.rpc,
-                    Rpc::CreateSnapshot | Rpc::ControllerExpandVolume | Rpc::ControllerModifyVolume
+                    Rpc::CreateSnapshot
+                        | Rpc::CreateVolumeGroupSnapshot
+                        | Rpc::ControllerExpandVolume
+                        | Rpc::ControllerModifyVolume
                 );
                 if beside && controller.node != on_node.node {
                     return false;
