@@ -121,6 +121,8 @@ pub(crate) struct Context {
     said: Mutex<HashMap<String, (Words, Instant)>>,
     started: Instant,
     pub(crate) absences: Absences,
+    /// Since when it is seen of which nodes that a fence stands.
+    fenced: Mutex<HashMap<String, Instant>>,
     pub(crate) leaving: Leaving,
     /// Tasks whose csiPlugin block changed, and that volumes need as they were.
     pub(crate) changing: Changing,
@@ -271,6 +273,7 @@ impl Context {
             said: Mutex::default(),
             started: Instant::now(),
             absences: Absences::default(),
+            fenced: Mutex::default(),
             leaving: Leaving::default(),
             changing: Changing::default(),
             settling: Settling::default(),
@@ -290,6 +293,16 @@ impl Context {
     /// The time as people read it.
     pub(crate) fn now(&self) -> Time {
         Time((self.options.now)())
+    }
+
+    /// For how long it is seen that a fence stands for a node; nothing where none does.
+    pub(crate) fn fenced_for(&self, node: &str, stands: bool) -> Duration {
+        let mut all = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
+        if !stands {
+            all.remove(node);
+            return Duration::ZERO;
+        }
+        all.entry(node.to_owned()).or_insert_with(Instant::now).elapsed()
     }
 
     /// The controllers' own clock.

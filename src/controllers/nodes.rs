@@ -12,14 +12,15 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{deleting, fence, node_down};
+use super::facts::{boot_id, deleting, fence, node_down, uid};
 use super::plugins::hosted_alone;
 use super::wake::users_of_node;
 use super::write::Failure;
-use crate::api::meta::READY;
+use crate::api::meta::{ObjectRef, READY};
 use crate::api::{Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
+use crate::plan::marks::OUT_OF_SERVICE;
 use crate::plan::release::Fence;
 
 /// One look at one Node.
@@ -34,8 +35,38 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     let patch = status(&context, &node, state);
     if !patch.is_null() {
         context.merge(&*node, json!({ "status": patch })).await?;
+        return Ok(left);
     }
-    Ok(left)
+    let doubt = disproved(&context, &node, state).await?;
+    Ok([left, doubt].into_iter().flatten().min())
+}
+
+/// Takes the word back that the present boot of a node is off, once its lease was renewed since: kept, it would let the next silence of
+/// its daemon alone pass for the end of the machine. When to look again.
+async fn disproved(context: &Context, node: &Node, state: HostNode) -> Result<Option<Duration>, Failure> {
+    let name = node.name_any();
+    let stands = fence(&context.world, &name) == Fence::Stands;
+    let since = context.fenced_for(&name, stands);
+    if !stands || state != HostNode::Alive {
+        return Ok(None);
+    }
+    // Whoever is heard within a lease's time now has renewed it after that word, though what is heard may be as late as that.
+    let enough = 2 * context.options.lease_duration;
+    if let Some(left) = enough.checked_sub(since).filter(|left| !left.is_zero()) {
+        return Ok(Some(left));
+    }
+    let boot = boot_id(&context.world, &name);
+    let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    taints.retain(|taint| taint.key != OUT_OF_SERVICE || taint.value.as_ref() != Some(&boot));
+    let metadata = json!({ "resourceVersion": node.metadata.resource_version });
+    context.merge(node, json!({ "metadata": metadata, "spec": { "taints": taints } })).await?;
+    let sentence = format!(
+        "its daemon renews its lease under boot {boot}, which was said to be off: the taint is taken away. What was given to \
+         other nodes stays there"
+    );
+    let about = ObjectRef { namespace: String::new(), name, uid: uid(node) };
+    context.tell::<Node>(&about, "NotOff", &sentence).await;
+    Ok(None)
 }
 
 /// Asks the server itself before a node is called silent, and before it is called gone: a watch that has gone deaf shows

@@ -67,6 +67,42 @@ async fn silence_frees_nothing_and_says_what_would() {
     bench.end().await;
 }
 
+/// A fence is of one outage: kept, the next silence of the daemon alone would be one.
+///
+/// Obligation CO-CTRL-50.
+#[tokio::test(start_paused = true)]
+async fn a_fence_of_a_boot_that_is_heard_again_is_taken_away() {
+    let bench = lost(true).await;
+    // What wrote there has ended; the machine has not.
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    bench.ledger.power_on("a");
+    bench.behave("a", |b| b.alive = true);
+    let taints = |seen: &Seen| seen.get("nodes", "", "a")["spec"]["taints"].as_array().map_or(0, Vec::len);
+    bench.until("the taint is gone", |seen| taints(seen) == 0).await;
+    let told = |seen: &Seen| seen.all("events").iter().filter(|event| event["reason"] == "NotOff").count();
+    bench.until("told", |seen| told(seen) == 1).await;
+    // Silent once more, it may write, and frees nothing.
+    bench.make("volumeclaims", claim("d", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("two", "d", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "two") == "Running").await;
+    bench.behave("a", |b| b.alive = false);
+    bench.until("why", |seen| why(&seen.get("allocations", "default", "two")) == "NoFence").await;
+    bench.behave("a", |b| b.alive = true);
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    // Said of a node that is well it stays for as long as its last renewal may be on its way.
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    crate::bench::pass(15).await;
+    assert_eq!(taints(&bench.seen), 1);
+    bench.until("the taint is gone", |seen| taints(seen) == 0).await;
+    bench.end().await;
+}
+
 /// Scenario A68.
 /// Obligation CO-CTRL-50.
 #[tokio::test(start_paused = true)]
