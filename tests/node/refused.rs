@@ -166,6 +166,9 @@ async fn a_blocked_creation_is_tried_again_when_its_object_changes() {
     let holds = |v: &serde_json::Value| v["status"]["provisioning"]["reason"] == "CreateVolumeFailed";
     rig.world.until(&rig.volumes, "vol-1", "blocked", holds).await;
     meanwhile(&rig).await;
+    // That it failed is then written of it, which changes nothing.
+    rig.world.status(&rig.volumes, "vol-1", json!({ "phase": "Failed" })).await;
+    meanwhile(&rig).await;
     let asked =
         || rig.backend.calls_of(Rpc::CreateVolume).iter().filter(|c| c.ask.volume() == Some("vol-1")).count();
     assert_eq!(asked(), 1);

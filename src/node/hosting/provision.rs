@@ -201,7 +201,7 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let generation = volume.meta().generation.unwrap_or_default();
     // What cannot grow while it is used may when that is over (CO-CTRL-111).
     let used = volume.spec.size.map(|_| seen.held);
-    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{:?}/{used:?}", host.epoch, status.phase));
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{used:?}", host.epoch));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         Next::Converged
