@@ -257,6 +257,12 @@ impl Wakes for Volume {
             if let Some(claim) = &volume.spec.claim_ref {
                 let claim = name_in(claim);
                 queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
+                if differs(old, new, |v| v.status.as_ref().map(|status| status.holders.clone())) {
+                    // Who waits is told for whom.
+                    queues
+                        .allocations
+                        .add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
+                }
                 queues.claims.add(claim);
             }
             let holders = volume.status.iter().flat_map(|s| &s.holders);

@@ -1,5 +1,5 @@
 //! What an allocation's status says of its tasks and volumes.
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use kube::{Resource, ResourceExt};
@@ -22,7 +22,7 @@ use crate::api::allocation::{
     VolumePublication,
 };
 use crate::api::definitions::ALLOCATION_PART;
-use crate::api::meta::{Condition, READY, Rung, Time, Truth, set_condition};
+use crate::api::meta::{AccessMode, Condition, READY, Rung, Time, Truth, set_condition};
 use crate::api::volume::ATTACH_LIMIT;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
@@ -423,8 +423,15 @@ fn held_by_another(node: &Node, uid: &str, attachment: &VolumeAttachment) -> Opt
     if holders.is_empty() || holders.iter().any(|h| h == uid) {
         return None;
     }
-    // Who is gone for good stays listed; the last one let in is the one in the way.
-    let holder = holders.iter().rev().find_map(|h| node.caches.allocations.one(h));
+    // Who is gone for good stays listed; the last one let in is the one in the way. Beside readers it is one that writes.
+    let there: Vec<_> = holders.iter().rev().filter_map(|h| node.caches.allocations.one(h)).collect();
+    let claim = &attachment.spec.claim.name;
+    let writes = |a: &&Arc<Allocation>| {
+        a.spec.volumes.iter().any(|volume| volume.claim_name == *claim && !volume.read_only)
+    };
+    let one_writes = attachment.spec.capability.access_mode == AccessMode::MultiNodeSingleWriter;
+    let writer = there.iter().find(writes).filter(|_| one_writes && !attachment.spec.read_only);
+    let holder = writer.or(there.first()).cloned();
     let stays = holder.as_ref().is_some_and(|h| !stopping(node, h));
     let reason = Reason::HeldElsewhere {
         volume: attachment.spec.volume.clone(),

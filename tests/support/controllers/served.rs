@@ -125,6 +125,35 @@ async fn a_bound_allocation_says_that_it_waits_for_its_plugin_and_goes_on_with_i
     bench.end().await;
 }
 
+/// Who waits is told for whom, also once another one has the volume; and while that is so nothing more is written.
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_told_of_the_next_one_that_has_its_volume() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    for (name, node) in [("two", "b"), ("three", "a")] {
+        crate::bench::pass(1).await;
+        bench.make("allocations", user(name, "c", node)).await;
+        bench.until("it waits", |seen| phase(seen, name) == "WaitingVolumes").await;
+    }
+    bench.quiet().await;
+    assert!(obstacle(&bench.seen, "three").is_null(), "it was said when it was bound");
+    bench.delete("allocations", "default", "one").await;
+    bench.until("two has it", |seen| phase(seen, "two") == "Running").await;
+    let told = |seen: &Seen| {
+        let told = obstacle(seen, "three");
+        told["reason"] == "HeldElsewhere" && told["message"].as_str().unwrap().contains("default/two")
+    };
+    bench.until("told of two", told).await;
+    assert_eq!(bench.quiet().await.len(), 0, "waiting is free");
+    bench.delete("allocations", "default", "two").await;
+    bench.until("three has it", |seen| phase(seen, "three") == "Running").await;
+    bench.until("nothing is said of before", |seen| obstacle(seen, "three").is_null()).await;
+    bench.end().await;
+}
+
 /// It waited for another user when the plugin of its node went, which changes nothing of the allocation itself.
 #[tokio::test(start_paused = true)]
 async fn who_gets_its_turn_while_its_plugin_is_away_says_so() {
