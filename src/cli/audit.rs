@@ -50,6 +50,16 @@ impl Known {
         let all = volumes.chain(snapshots);
         all.filter(|node| !node.is_empty()).collect()
     }
+
+    /// The Secrets of a plugin's Snapshots, each with the nodes that make the calls of one: these may read it.
+    pub(crate) fn secrets(&self, plugin: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for snapshot in self.snapshots.iter().filter(|s| self::plugin(s) == plugin && !secret(s).is_empty()) {
+            let host = snapshot.status.as_ref().and_then(SnapshotStatus::calling_host);
+            all.entry(secret(snapshot)).or_default().extend(host.map(|host| host.node_name.clone()));
+        }
+        all
+    }
 }
 
 /// What does not fit.
@@ -278,6 +288,14 @@ fn is_missed<T>(snapshot: &Snapshot, list: &Listed<T>) -> bool {
 
 /// The Snapshots that were neither listed nor looked for, each with why: a plugin may list those of one account alone.
 pub(crate) fn unlooked(lists: &[Listed<BackendSnapshot>], known: &Known) -> Vec<(String, String)> {
+    // Several nodes may have been asked, each with its Secrets.
+    let mut all: BTreeMap<(&str, &str), Listed<BackendSnapshot>> = BTreeMap::new();
+    for list in lists {
+        let empty = || Listed { plugin: list.plugin.clone(), node: list.node.clone(), ..Listed::default() };
+        let whole = all.entry((&list.plugin, &list.node)).or_insert_with(empty);
+        whole.entries.extend(list.entries.iter().cloned());
+        whole.secrets.extend(list.secrets.iter().cloned());
+    }
     let of = |list: &Listed<BackendSnapshot>| {
         let listed: BTreeSet<&str> = list.entries.iter().map(|entry| entry.handle.as_str()).collect();
         let of_it =
@@ -290,7 +308,7 @@ pub(crate) fn unlooked(lists: &[Listed<BackendSnapshot>], known: &Known) -> Vec<
         let told = |s: &Snapshot| (label(s), format!("plugin/{} was not asked {}", list.plugin, why(s)));
         unseen.map(told).collect::<Vec<_>>()
     };
-    lists.iter().flat_map(of).collect()
+    all.values().flat_map(of).collect()
 }
 
 fn of_snapshots(

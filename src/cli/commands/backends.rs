@@ -1,5 +1,5 @@
 //! What is asked of plugins about their backends: by a field of one of their instances, page by page; the node's daemon answers there.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::Method;
@@ -124,7 +124,12 @@ async fn chosen(
     let wanted = plugins.iter().filter(|plugin| names.is_empty() || names.contains(&named(plugin)));
     let asked = |plugin: &Plugin| {
         let (name, scope) = (named(plugin), plugin.spec.controller_scope);
-        to_ask((&name, list), scope, (&instances, &lives), known.homes(&name))
+        let mut all = to_ask((&name, list), scope, (&instances, &lives), known.homes(&name));
+        if list == AuditList::Snapshots && scope == ControllerScope::Cluster {
+            let able = able((&name, list), &instances, &lives);
+            all.extend(beside(&all, &able, &known.secrets(&name)));
+        }
+        all
     };
     Ok(wanted.flat_map(asked).collect())
 }
@@ -139,6 +144,57 @@ fn is_ready(node: &Value) -> bool {
     conditions.into_iter().any(|condition| condition["type"] == READY && condition["status"] == "True")
 }
 
+fn can(instance: &PluginInstance, word: &str) -> bool {
+    instance.status.iter().flat_map(|status| &status.capabilities).any(|can| can == word)
+}
+
+fn name(instance: &PluginInstance) -> String {
+    instance.metadata.name.clone().unwrap_or_default()
+}
+
+/// The instances that list, in order of their nodes.
+fn able<'a>(
+    (plugin, list): (&str, AuditList),
+    instances: &'a [PluginInstance],
+    lives: &BTreeSet<String>,
+) -> Vec<&'a PluginInstance> {
+    let able = |instance: &&PluginInstance| {
+        instance.spec.plugin == plugin
+            && instance.spec.role.controller()
+            && lives.contains(&instance.spec.node_name)
+            && instance.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY))
+            && can(instance, capability(list))
+    };
+    let mut able: Vec<_> = instances.iter().filter(able).collect();
+    able.sort_by_key(|instance| (instance.spec.node_name.clone(), name(instance)));
+    able
+}
+
+/// Those that are asked for snapshots beside the first one, for Secrets that only their nodes may read.
+fn beside(
+    asked: &[Asked],
+    able: &[&PluginInstance],
+    secrets: &BTreeMap<String, BTreeSet<String>>,
+) -> Vec<Asked> {
+    let at = |node: &String| able.iter().find(|instance| instance.spec.node_name == *node);
+    let node_of = |one: &Asked| {
+        let instance = able.iter().find(|instance| name(instance) == one.instance)?;
+        Some(instance.spec.node_name.clone())
+    };
+    let mut nodes: BTreeSet<String> = asked.iter().filter_map(node_of).collect();
+    let mut more = Vec::new();
+    for readers in secrets.values() {
+        if readers.is_disjoint(&nodes)
+            && let Some(instance) = readers.iter().find_map(at)
+        {
+            nodes.insert(instance.spec.node_name.clone());
+            let plugin = instance.spec.plugin.clone();
+            more.push(Asked { plugin, instance: name(instance), only: String::new() });
+        }
+    }
+    more
+}
+
 fn to_ask(
     (plugin, list): (&str, AuditList),
     scope: ControllerScope,
@@ -146,28 +202,18 @@ fn to_ask(
     mut homes: BTreeSet<String>,
 ) -> Vec<Asked> {
     let lists = capability(list);
-    let can = |instance: &PluginInstance, word: &str| {
-        instance.status.iter().flat_map(|status| &status.capabilities).any(|can| can == word)
-    };
     let its = |instance: &&PluginInstance| instance.spec.plugin == plugin && instance.spec.role.controller();
     let its: Vec<_> = instances.iter().filter(its).collect();
     // Many take snapshots and list none: that is no fault of anything.
     if list == AuditList::Snapshots && !its.iter().any(|instance| can(instance, lists)) {
         return Vec::new();
     }
-    let able = |instance: &&PluginInstance| {
-        lives.contains(&instance.spec.node_name)
-            && instance.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY))
-            && can(instance, lists)
-    };
-    let mut able: Vec<_> = its.iter().copied().filter(able).collect();
-    able.sort_by_key(|instance| (instance.spec.node_name.clone(), instance.metadata.name.clone()));
+    let mut able = able((plugin, list), instances, lives);
     let asked = |instance: &str, only: &str| Asked {
         plugin: plugin.to_owned(),
         instance: instance.to_owned(),
         only: only.to_owned(),
     };
-    let name = |instance: &PluginInstance| instance.metadata.name.clone().unwrap_or_default();
     if scope != ControllerScope::Node {
         return vec![asked(&able.first().map(|instance| name(instance)).unwrap_or_default(), "")];
     }
@@ -392,6 +438,10 @@ pub(super) fn the_one<T>(
         }
         lists.retain(|list| list.node == *node);
     }
+    // What all nodes know may have been listed by several of them.
+    if lists.iter().all(|list| list.node.is_empty()) {
+        lists.truncate(1);
+    }
     if lists.len() > 1 {
         let nodes: Vec<_> = lists.iter().map(|list| list.node.as_str()).collect();
         let what = format!("\"{handle}\" is on several nodes: {}", nodes.join(", "));
@@ -456,6 +506,8 @@ mod tests {
             );
         }
         let everywhere = || vec![Listed { plugin: "p".to_owned(), entries: vec!["h"], ..Listed::default() }];
+        let twice = [everywhere(), everywhere()].concat();
+        assert!(the_one(twice, ("h", None), |one: &&str| *one == "h").unwrap().is_some());
         let named = the_one(everywhere(), ("h", Some(&"a".to_owned())), |one: &&str| *one == "h");
         assert_eq!(named.unwrap_err().exit, Exit::Usage);
         let alone = the_one(vec![list("", &["h"])], ("h", None), |one: &&str| *one == "h").unwrap();
@@ -517,6 +569,26 @@ mod tests {
         let unasked: Vec<_> =
             asked.iter().filter(|a| a.instance.is_empty()).map(|a| a.only.as_str()).collect();
         assert_eq!(unasked, ["0", "gone"], "nor is that of a node that has volumes and no instance any more");
+        // With a Secret that another node alone may read, that one is asked, too.
+        let able: Vec<_> = able(("p", AuditList::Volumes), &all, &lives);
+        let secrets = |nodes: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
+            let of = |(secret, nodes): &(&str, &[&str])| {
+                ((*secret).to_owned(), nodes.iter().map(|node| (*node).to_owned()).collect())
+            };
+            nodes.iter().map(of).collect()
+        };
+        let first = [Asked { plugin: "p".into(), instance: "i-2".into(), only: String::new() }];
+        for (nodes, more) in [
+            (&[][..], &[][..]),
+            (&[("k", &["a"][..])], &[]),
+            (&[("k", &["a", "b"])], &[]),
+            (&[("k", &["a"]), ("l", &["b"]), ("m", &["b"])], &["i-4"]),
+            (&[("l", &["0", "gone"])], &[]),
+        ] {
+            let names: Vec<_> =
+                beside(&first, &able, &secrets(nodes)).into_iter().map(|one| one.instance).collect();
+            assert_eq!(names, more, "{nodes:?}");
+        }
         // Who lists no snapshots is not asked for any.
         let snapshots = |can: &str| -> Vec<String> {
             let one = [instance("i", "a", "True", "Controller", can)];

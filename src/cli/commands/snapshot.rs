@@ -3,6 +3,7 @@
 //!
 //! The latter may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
 //! directory, and neither server nor store has to do with them.
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,11 @@ use tokio::net::UnixStream;
 
 use super::backends::{all, free_name, gather, known, make, the_one};
 use super::wait::Deadline;
-use crate::api::audit::{AuditList, BackendSnapshot};
+use crate::api::audit::{Audit, AuditList, BackendSnapshot};
 use crate::api::blocks::{Block, Line, PATH, Question, Refusal, SOCKET};
 use crate::api::{API_VERSION, Snapshot, VolumeClass, quantity};
 use crate::cli::args::{AdoptSnapshot, Blocks, DryRun, SnapshotArgs, SnapshotCommand};
-use crate::cli::audit::{Finding, Lists, What, findings};
+use crate::cli::audit::{Finding, Listed, Lists, What, findings};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::session::{Item, Session};
 use crate::cli::wire::Form;
@@ -38,30 +39,28 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &SnapshotArgs) -> Resul
 
 async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Failure> {
     let kinds = session.kinds().await?;
-    if let Some(name) = &args.class {
-        let classes: Vec<VolumeClass> = all(&session.wire, &kinds, "volumeclasses").await?;
-        let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
-        let missing = || Failure::new(Exit::NotFound, format!("volumeclass/{name} does not exist"));
-        let plugin = &class.ok_or_else(missing)?.spec.plugin;
-        if *plugin != args.plugin {
-            let what = format!(
-                "--class {name}: it is a class of plugin/{plugin}, and not of plugin/{}",
-                args.plugin
-            );
-            return Err(Failure::usage(what));
-        }
-    }
+    let classes: Vec<VolumeClass> = all(&session.wire, &kinds, "volumeclasses").await?;
+    let chosen = match &args.class {
+        Some(name) => Some(class_of(&classes, (name, &args.plugin))?),
+        None => None,
+    };
     let deadline = Deadline::new(Some(Instant::now() + args.timeout));
     let what = (std::slice::from_ref(&args.plugin), AuditList::Snapshots);
     let before = known(session, &kinds).await?;
-    let mut gathered = gather(session, &kinds, what, (&before, &deadline), |answer| answer.snapshots).await?;
+    let mut gathered = gather(session, &kinds, what, (&before, &deadline), with_secret).await?;
     let unasked = gathered.may_have_it(args.node.as_ref());
     let which = (args.handle.as_str(), args.node.as_ref());
-    let found = the_one(gathered.listed, which, |snapshot: &BackendSnapshot| snapshot.handle == args.handle)?;
-    let Some(list) = found else {
-        return Err(unlisted(args, unasked));
+    let asked_with: BTreeSet<String> = gathered.listed.iter().flat_map(|list| list.secrets.clone()).collect();
+    let found = the_one(gathered.listed, which, |(snapshot, _): &Entry| snapshot.handle == args.handle)?;
+    let Some(mut list) = found else {
+        let unread = chosen.map(secret_of).filter(|secret| !asked_with.contains(secret));
+        return Err(unlisted(args, unasked, unread));
     };
-    let node = list.node.clone();
+    let secret = list.entries.first().map(|(_, secret)| secret.clone()).unwrap_or_default();
+    let class = class_with(session, args, (chosen, &classes), &secret)?;
+    let (plugin, node, secrets) = (list.plugin.clone(), list.node.clone(), std::mem::take(&mut list.secrets));
+    let entries = list.entries.into_iter().map(|(snapshot, _)| snapshot).collect();
+    let list = Listed { plugin, node: node.clone(), entries, secrets };
     let known = known(session, &kinds).await?;
     let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &before, &known);
     let its = |found: &&Finding| found.subject == args.handle && found.what != What::SnapshotNotListed;
@@ -88,7 +87,7 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     let mut object = json!({ "apiVersion": API_VERSION, "kind": "Snapshot",
         "metadata": { "name": name, "namespace": namespace },
         "spec": { "source": source, "deletionPolicy": "Retain" } });
-    if let Some(class) = &args.class {
+    if let Some(class) = class {
         object["spec"]["volumeClassName"] = json!(class);
     }
     make(session, &kinds, "snapshots", &object, args.dry_run).await?;
@@ -98,12 +97,76 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     Ok(())
 }
 
-fn unlisted(args: &AdoptSnapshot, unasked: Option<Failure>) -> Failure {
+/// A snapshot, and the Secret that it was listed with, as `namespace/name`; empty without one.
+type Entry = (BackendSnapshot, String);
+
+fn with_secret(answer: Audit) -> Vec<Entry> {
+    let secret = answer.secret.unwrap_or_default();
+    answer.snapshots.into_iter().map(|snapshot| (snapshot, secret.clone())).collect()
+}
+
+/// The class that is named.
+fn class_of<'a>(
+    classes: &'a [VolumeClass],
+    (name, plugin): (&String, &str),
+) -> Result<&'a VolumeClass, Failure> {
+    let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name));
+    let missing = || Failure::new(Exit::NotFound, format!("volumeclass/{name} does not exist"));
+    let class = class.ok_or_else(missing)?;
+    if class.spec.plugin == plugin {
+        return Ok(class);
+    }
+    let of = &class.spec.plugin;
+    let what = format!("--class {name}: it is a class of plugin/{of}, and not of plugin/{plugin}");
+    Err(Failure::usage(what))
+}
+
+/// The Secret of a class's snapshots, as `namespace/name`; empty without one.
+fn secret_of(class: &VolumeClass) -> String {
+    let named = class.spec.secrets.snapshot.as_ref();
+    let namespace = |of: &str| if of.is_empty() { "default".to_owned() } else { of.to_owned() };
+    named.map(|of| format!("{}/{}", namespace(&of.namespace), of.name)).unwrap_or_default()
+}
+
+/// The class whose Secret the snapshot's calls want: the one that is named, or the first of the plugin's that has the Secret that the
+/// snapshot was listed with.
+fn class_with(
+    session: &mut Session<'_>,
+    args: &AdoptSnapshot,
+    (chosen, classes): (Option<&VolumeClass>, &[VolumeClass]),
+    secret: &str,
+) -> Result<Option<String>, Failure> {
+    let name = |class: &VolumeClass| class.metadata.name.clone().unwrap_or_default();
+    if chosen.is_some() || secret.is_empty() {
+        return Ok(chosen.map(name));
+    }
+    let fits = classes.iter().filter(|class| class.spec.plugin == args.plugin && secret_of(class) == secret);
+    let Some(class) = fits.map(name).min() else {
+        let what =
+            format!("\"{}\" of plugin/{} is listed with the Secret {secret}", args.handle, args.plugin);
+        let failure = Failure::new(Exit::Conflict, what).because("no class has it for its snapshots");
+        return Err(
+            failure.try_this("give --class with a class of the plugin whose secrets.snapshot is that")
+        );
+    };
+    session.note(format_args!(
+        "it is listed with the Secret {secret}, which class {class} has for its snapshots"
+    ));
+    Ok(Some(class))
+}
+
+fn unlisted(args: &AdoptSnapshot, unasked: Option<Failure>, unread: Option<String>) -> Failure {
+    let by_hand = "a Snapshot with spec.source.handle can be applied without the plugin's list";
     if let Some(failure) = unasked {
-        return failure
-            .try_this("a Snapshot with spec.source.handle can be applied without the plugin's list");
+        return failure.try_this(by_hand);
     }
     let what = format!("plugin/{} lists no snapshot \"{}\"", args.plugin, args.handle);
+    if let Some(secret) = unread.filter(|secret| !secret.is_empty()) {
+        let why = format!("it was not asked with the Secret {secret}, which no Snapshot of it has yet");
+        return Failure::new(Exit::NotFound, what)
+            .because(why)
+            .try_this(format!("{by_hand}, with volumeClassName"));
+    }
     Failure::new(Exit::NotFound, what).try_this(format!("wharfline volume audit {}", args.plugin))
 }
 
