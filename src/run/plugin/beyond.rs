@@ -130,12 +130,7 @@ impl Examiner {
             let at = point(Rpc::ValidateVolumeCapabilities.name(), "spare: what it confirms", contract);
             self.card.holds(at, said, if said { "as asked" } else { "confirmed, without a capability" });
         }
-        let request = proto::ControllerExpandVolumeRequest {
-            volume_id: volume_id.clone(),
-            secrets: secrets.clone(),
-            volume_capability: Some(self.capability()),
-            ..Default::default()
-        };
+        let request = self.growing_to(&volume_id, None);
         let asking = async |p: &Plugin, t| p.controller_expand_volume(request, t).await;
         self.ask(Rpc::ControllerExpandVolume, ("spare: without a size", CONTRACT), MISSING, asking).await;
         let request = proto::NodeExpandVolumeRequest {
@@ -327,12 +322,7 @@ impl Examiner {
         let Some(volume) = self.keep("grown", size, |_| {}).await else { return };
         let larger = volume.capacity_bytes.max(size).saturating_mul(2);
         let range = Some(CapacityRange { required_bytes: larger, limit_bytes: 0 });
-        let request = proto::ControllerExpandVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            capacity_range: range,
-            secrets: self.secrets.clone(),
-            volume_capability: Some(self.capability()),
-        };
+        let request = self.growing_to(&volume.volume_id, range);
         let asking = async |p: &Plugin, t| p.controller_expand_volume(request, t).await;
         let case = ("grown: not in use", "A volume that nobody uses grows to what was asked for.");
         if self.has(Rpc::ControllerExpandVolume).is_ok()
@@ -345,14 +335,7 @@ impl Examiner {
             self.pay_to(mark).await;
             return;
         };
-        let request = proto::NodeExpandVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            volume_path: how.publish.target_path.clone(),
-            capacity_range: range,
-            staging_target_path: how.publish.staging_target_path.clone(),
-            volume_capability: Some(self.capability()),
-            secrets: self.secrets.clone(),
-        };
+        let request = self.growing_there(&how, range);
         let asking = async |p: &Plugin, t| p.node_expand_volume(request, t).await;
         self.ask(Rpc::NodeExpandVolume, ("grown: on its node", contract), OK, asking).await;
         self.pay_to(mark).await;

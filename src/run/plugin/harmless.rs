@@ -300,12 +300,7 @@ impl Examiner {
 
     async fn growing(&mut self) {
         let range = Some(CapacityRange { required_bytes: 1 << 30, limit_bytes: 0 });
-        let whole = proto::ControllerExpandVolumeRequest {
-            volume_id: self.nobody(),
-            capacity_range: range,
-            secrets: self.secrets.clone(),
-            volume_capability: Some(self.capability()),
-        };
+        let whole = self.growing_to(&self.nobody(), range);
         let without_id = proto::ControllerExpandVolumeRequest { volume_id: String::new(), ..whole.clone() };
         let without_size = proto::ControllerExpandVolumeRequest { capacity_range: None, ..whole.clone() };
         for (case, contract, wanted, request) in [

@@ -305,16 +305,41 @@ impl Examiner {
         self.ask(Rpc::NodeGetVolumeStats, case, &[Code::NotFound], asking).await;
     }
 
+    /// The request that has a volume grow.
+    pub(super) fn growing_to(
+        &self,
+        volume_id: &str,
+        capacity_range: Option<CapacityRange>,
+    ) -> proto::ControllerExpandVolumeRequest {
+        proto::ControllerExpandVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            capacity_range,
+            secrets: self.secrets.clone(),
+            volume_capability: Some(self.capability()),
+        }
+    }
+
+    /// The node's part in it, where the volume is published.
+    pub(super) fn growing_there(
+        &self,
+        how: &Use,
+        capacity_range: Option<CapacityRange>,
+    ) -> proto::NodeExpandVolumeRequest {
+        proto::NodeExpandVolumeRequest {
+            volume_id: how.publish.volume_id.clone(),
+            volume_path: how.publish.target_path.clone(),
+            capacity_range,
+            staging_target_path: how.publish.staging_target_path.clone(),
+            volume_capability: Some(self.capability()),
+            secrets: self.secrets.clone(),
+        }
+    }
+
     /// Makes the volume larger, in use or not: what it has then, 0 when that is not known.
     async fn grow(&mut self, volume: &proto::Volume, how: Option<&Use>) -> i64 {
         let larger = volume.capacity_bytes.max(1 << 20).saturating_mul(2);
         let range = Some(CapacityRange { required_bytes: larger, limit_bytes: 0 });
-        let request = proto::ControllerExpandVolumeRequest {
-            volume_id: volume.volume_id.clone(),
-            capacity_range: range,
-            secrets: self.secrets.clone(),
-            volume_capability: Some(self.capability()),
-        };
+        let request = self.growing_to(&volume.volume_id, range);
         let mut grown = None;
         for (case, contract) in
             [("volume: twice its size", "A volume grows to what was asked for."), ("volume: again", AGAIN)]
@@ -329,14 +354,7 @@ impl Examiner {
         if let Some(how) = how
             && grown.node_expansion_required
         {
-            let request = proto::NodeExpandVolumeRequest {
-                volume_id: volume.volume_id.clone(),
-                volume_path: how.publish.target_path.clone(),
-                capacity_range: range,
-                staging_target_path: how.publish.staging_target_path.clone(),
-                volume_capability: Some(self.capability()),
-                secrets: self.secrets.clone(),
-            };
+            let request = self.growing_there(how, range);
             let case = ("volume: on its node", "Where the node has a part in it, that is done there.");
             let asking = async |plugin: &crate::csi::Plugin, deadline| {
                 plugin.node_expand_volume(request, deadline).await
