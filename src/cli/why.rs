@@ -322,6 +322,7 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         (_, "NoInstance", Kind::Plugin) => {
             format!("give {words} instances that reach there: `wharfline describe {words}`")
         }
+        _ if let Some(words) = of_registered(last) => words,
         _ => {
             let tried = path.iter().any(|b| b.next.is_some());
             let call = path.iter().rev().find_map(|b| b.call.as_ref());
@@ -334,6 +335,22 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
             }
         }
     }
+}
+
+/// What has to be done about something that was registered, and not as it has to be.
+fn of_registered(last: &Branch) -> Option<String> {
+    let words = last.subject.words("");
+    Some(match (last.reason.as_str(), last.subject.kind) {
+        ("HandleShared", Kind::Volume) => format!(
+            "one of the two has to go: `wharfline delete {words}` forgets this one; what is at the backend stays while the other is \
+             there"
+        ),
+        ("SizeUnknown", _) => {
+            "say it once in spec.source.existing.capacity of the volume that the message names (`wharfline edit`)".to_owned()
+        }
+        ("NodeNotNamed", _) => format!("`wharfline delete {words}`, and apply it with nodeName in its source"),
+        _ => return None,
+    })
 }
 
 /// What has to be done before a call can succeed, where its code says that it will not otherwise.
@@ -381,6 +398,19 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
         }
         (_, "PERMISSION_DENIED" | "UNAUTHENTICATED") => {
             "give its driver, or the Secret that the call is made with, the right to it".to_owned()
+        }
+        (_, "UNIMPLEMENTED") => {
+            "by this code its driver does not have the call, and is not asked again before it comes anew: `wharfline get allocations \
+             -n wharfline-system` lists those that run drivers; one that is deleted is started anew"
+                .to_owned()
+        }
+        (
+            "ControllerPublishVolume" | "NodeStageVolume" | "NodePublishVolume",
+            "INVALID_ARGUMENT" | "OUT_OF_RANGE",
+        ) => {
+            "mend what the message says: by its code the call is not expected to succeed before; an allocation that is deleted and applied \
+             again is asked for anew"
+                .to_owned()
         }
         (_, "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "OUT_OF_RANGE" | "ALREADY_EXISTS") => {
             "mend what the message says: by its code the call is not expected to succeed before".to_owned()

@@ -494,7 +494,9 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("CreateVolume", "OUT_OF_RANGE", "give its claim another size"),
         ("ControllerModifyVolume", "INVALID_ARGUMENT", "name another VolumeAttributesClass"),
         ("ControllerExpandVolume", "FAILED_PRECONDITION", "end those who use it"),
-        ("NodeStageVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
+        ("NodeStageVolume", "INVALID_ARGUMENT", "an allocation that is deleted and applied again"),
+        ("NodeExpandVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
+        ("NodeUnpublishVolume", "UNIMPLEMENTED", "one that is deleted is started anew"),
         ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
         (
             "ValidateVolumeCapabilities",
