@@ -5,6 +5,17 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::Condition;
 
+/// The taint by which an operator says that a node is surely off; its value is the boot id that is off.
+pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
+
+/// The command that says of a node that this boot of it is off. One that never told its boot can only be deleted.
+pub fn fence_command(node: &str, boot: &str) -> String {
+    match boot {
+        "" => format!("kubectl delete node {node}"),
+        boot => format!("kubectl taint node {node} {OUT_OF_SERVICE}={boot}:NoExecute"),
+    }
+}
+
 /// What the node daemon says of its machine.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

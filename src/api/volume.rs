@@ -9,6 +9,8 @@ use super::meta::{
     AccessMode, Call, Capability, Condition, Host, Map, ObjectRef, ReclaimPolicy, Rung, SecretRefs, Segments,
     Time, VolumeMode,
 };
+use super::plugin::ControllerScope;
+use super::quantity;
 
 /// One volume of a backend, created for a claim or registered with its handle.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,6 +74,12 @@ impl VolumeSpec {
             fs_type: self.fs_type.clone(),
             mount_options: self.mount_options.clone(),
         }
+    }
+
+    /// Whether its data outlives its object: it existed before, or was made and is to be retained.
+    pub fn is_kept(&self) -> bool {
+        let made = self.source.create.is_some() && self.reclaim_policy == ReclaimPolicy::Retain;
+        self.source.existing.is_some() || made
     }
 }
 
@@ -291,6 +299,9 @@ pub const VOLUME_HEALTHY: &str = "VolumeHealthy";
 /// Annotation of a volume that was never made and in whose place another one is begun: elsewhere, for there was no room for it
 /// (`NoRoom`), or as its claim asks for it by now. That its claim is there keeps it no longer.
 pub const BEGUN_ANEW: &str = "wharfline.dev/begun-anew";
+/// The annotation of a Volume that was deleted before its claim, once that goes, too: its host, which asked for the claim and waits, asks
+/// again.
+pub const CLAIM_GOES: &str = "wharfline.dev/claim-goes";
 
 /// Why a volume is not made: its plugin has no room for it there (RESOURCE_EXHAUSTED of CreateVolume).
 pub const NO_ROOM: &str = "NoRoom";
@@ -328,6 +339,22 @@ impl Volume {
     /// Whether it was ever given any, though it may be in doubt what it has now.
     pub fn was_given_attributes(&self) -> bool {
         self.status.as_ref().and_then(|s| s.modification.as_ref()).is_some_and(|change| change.has.is_some())
+    }
+}
+
+impl Volume {
+    /// How many bytes it has: by what its plugin told, else by what a person said of one that was registered. Nothing where nobody did.
+    pub fn bytes(&self) -> Option<i64> {
+        let known = |text: &str| quantity::bytes(text).ok().filter(|bytes| *bytes > 0);
+        let told = self.status.as_ref().and_then(|status| known(&status.capacity));
+        told.or_else(|| known(&self.spec.source.existing.as_ref()?.capacity))
+    }
+
+    /// The only node that knows it: the one that its source names or, where each instance knows its own volumes alone, its host's.
+    pub fn home(&self, scope: ControllerScope) -> Option<&str> {
+        let host = || self.status.as_ref()?.controller.as_ref();
+        let host = || host().filter(|_| scope == ControllerScope::Node).map(|host| host.node_name.as_str());
+        self.spec.source.home().or_else(host)
     }
 }
 
@@ -658,85 +685,4 @@ impl Figures {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fullness_is_of_what_may_be_used() {
-        let of = |total, used, available| Figures { total, used, available }.per_cent();
-        for (figures, expected) in [
-            ((100, Some(50), Some(50)), Some(50)),
-            // Five are kept for root.
-            ((100, Some(90), Some(5)), Some(95)),
-            ((100, Some(100), None), Some(100)),
-            ((100, Some(0), Some(0)), None),
-            ((100, None, Some(10)), None),
-            ((1000, Some(1), Some(999)), Some(1)),
-            ((i64::MAX, Some(i64::MAX), Some(i64::MAX)), Some(100)),
-        ] {
-            assert_eq!(of(figures.0, figures.1, figures.2), expected, "{figures:?}");
-        }
-    }
-
-    fn volume(host: i64, of: i64, exists: &str) -> Value {
-        json!({ "status": { "controller": { "nodeName": "n", "epoch": host }, "exists": exists, "observedEpoch": of } })
-    }
-
-    fn attachment(host: i64, of: i64, attached: &str) -> Value {
-        json!({ "spec": { "host": { "nodeName": "n", "epoch": host } },
-            "status": { "controller": { "attached": attached, "epoch": of } } })
-    }
-
-    #[test]
-    fn a_former_hosts_word_comes_too_late() {
-        for (host, now, before, late) in [
-            (2, (1, "Up"), (1, "Unknown"), true),
-            (2, (1, "Unknown"), (2, "Unknown"), true),
-            // It stands as it stood, and somebody else writes.
-            (2, (1, "Up"), (1, "Up"), false),
-            (2, (2, "Up"), (1, "Unknown"), false),
-            (2, (2, "Down"), (2, "Up"), false),
-            (1, (1, "Up"), (0, "Unknown"), false),
-        ] {
-            let (new, old) = (volume(host, now.0, now.1), volume(host, before.0, before.1));
-            assert_eq!(late_word(&new, &old).is_some(), late, "{new} after {old}");
-            let (new, old) = (attachment(host, now.0, now.1), attachment(host, before.0, before.1));
-            assert_eq!(late_attachment(&new, &old).is_some(), late, "{new} after {old}");
-        }
-    }
-
-    #[test]
-    fn a_new_host_is_written_over_what_the_former_said() {
-        assert_eq!(late_word(&volume(2, 1, "Up"), &volume(1, 1, "Up")), None);
-        assert_eq!(late_attachment(&attachment(2, 1, "Up"), &attachment(1, 1, "Up")), None);
-        // Nobody said anything yet, and a typed client writes it as it reads it.
-        let (mut new, mut old) = (volume(1, 0, "Up"), volume(1, 0, "Up"));
-        new["status"]["exists"].take();
-        old["status"] = json!({});
-        assert_eq!(late_word(&new, &old), None);
-    }
-
-    /// Obligation CO-CTRL-16.
-    #[test]
-    fn what_has_no_room_may_go_while_nothing_of_it_is_in_doubt() {
-        for (reason, exists, attempting, wanted) in [
-            (NO_ROOM, "Down", false, true),
-            (NO_ROOM, "Down", true, false),
-            (NO_ROOM, "Unknown", false, false),
-            (NO_ROOM, "Up", false, false),
-            ("CreateVolumeFailed", "Down", false, false),
-        ] {
-            let said = json!({ "type": "Provisioned", "status": "False", "reason": reason });
-            let volume: Volume = serde_json::from_value(json!({
-                "apiVersion": "wharfline.dev/v1alpha1", "kind": "Volume", "metadata": { "name": "v" },
-                "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"],
-                    "source": { "create": { "name": "v", "requiredBytes": 1 } } },
-                "status": { "exists": exists, "attempting": attempting, "provisioning": said },
-            }))
-            .unwrap();
-            assert_eq!(volume.has_no_room(), wanted, "{reason} {exists} {attempting}");
-            let refused = exists == "Down" && !attempting;
-            assert_eq!(volume.is_refused(), refused, "{reason} {exists} {attempting}");
-        }
-    }
-}
+mod tests;

@@ -341,14 +341,13 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
 fn of_registered(last: &Branch) -> Option<String> {
     let words = last.subject.words("");
     Some(match (last.reason.as_str(), last.subject.kind) {
-        ("HandleShared", Kind::Volume) => format!(
-            "one of the two has to go: `wharfline delete {words}` forgets this one; what is at the backend stays while the other is \
-             there"
-        ),
         ("SizeUnknown", _) => {
             "say it once in spec.source.existing.capacity of the volume that the message names (`wharfline edit`)".to_owned()
         }
-        ("NodeNotNamed", _) => format!("`wharfline delete {words}`, and apply it with nodeName in its source"),
+        ("NodeNotNamed", _) => format!(
+            "if it was registered, `wharfline delete {words}`, and apply it with nodeName in its source; if it was made, give its plugin \
+             controllerScope Cluster back"
+        ),
         _ => return None,
     })
 }
@@ -361,10 +360,15 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
         format!("`wharfline patch {words} --type merge -p '{{\"spec\": {{\"{field}\": \"Retain\"}}}}'`")
     };
     let text = match (call.method.as_str(), call.code.as_str()) {
-        ("DeleteVolume", "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "NOT_FOUND" | "PERMISSION_DENIED")
-            if last.subject.kind == Kind::Volume =>
+        (
+            "DeleteVolume",
+            "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "NOT_FOUND" | "PERMISSION_DENIED" | "UNIMPLEMENTED",
+        ) if last.subject.kind == Kind::Volume =>
         {
             format!("mend what the message says; or keep what is at the backend: {}", patch("reclaimPolicy"))
+        }
+        ("DeleteSnapshot", "UNIMPLEMENTED") if last.subject.kind == Kind::Snapshot => {
+            format!("mend its driver; or keep what is at the backend: {}", patch("deletionPolicy"))
         }
         ("DeleteSnapshot", "INVALID_ARGUMENT") if last.subject.kind == Kind::Snapshot => format!(
             "by this code it is one of a group, and it is not asked for again before its driver comes anew; or keep what is at \

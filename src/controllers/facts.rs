@@ -9,9 +9,10 @@ use super::context::Context;
 use super::world::World;
 use crate::api::allocation::DRAIN;
 use crate::api::meta::{Condition, READY, Segments, Time, is_true, set_condition};
+use crate::api::node_agent::{self, OUT_OF_SERVICE};
 use crate::api::plugin::{Role, capability};
 use crate::api::{Plugin, PluginInstance};
-use crate::plan::marks::{OUT_OF_SERVICE, STOPPED};
+use crate::plan::marks::STOPPED;
 use crate::plan::place::{self, Closed};
 use crate::plan::registry::{self, Instance, Service};
 use crate::plan::release::Fence;
@@ -25,8 +26,12 @@ pub(crate) fn node_ready(node: &Node) -> bool {
 /// Whether `wharfline down` took the node down.
 pub(crate) fn node_down(world: &World, node: &str) -> bool {
     let marked = world.nodes.named(node).is_some_and(|n| n.annotations().contains_key(STOPPED));
-    let said = world.agents.named(node).is_some_and(|a| a.status.as_ref().is_some_and(|s| s.stopped));
-    marked || said
+    marked || said_stopped(world, node)
+}
+
+/// Whether the node's daemon said that it took everything down.
+pub(crate) fn said_stopped(world: &World, node: &str) -> bool {
+    world.agents.named(node).is_some_and(|a| a.status.as_ref().is_some_and(|s| s.stopped))
 }
 
 /// Whether a person wants nothing but plugins to stay on the node.
@@ -57,13 +62,9 @@ pub(crate) fn fence(world: &World, node: &str) -> Fence {
     if !boot.is_empty() && off.into_iter().any(|id| *id == boot) { Fence::Stands } else { Fence::None }
 }
 
-/// The command that says of a node that it is off, in the words that [`fence`] reads. A node that never told its boot
-/// can only be deleted.
+/// The command that says of a node that it is off, in the words that [`fence`] reads.
 pub(crate) fn fence_command(world: &World, node: &str) -> String {
-    match boot_id(world, node) {
-        boot if boot.is_empty() => format!("kubectl delete node {node}"),
-        boot => format!("kubectl taint node {node} {OUT_OF_SERVICE}={boot}:NoExecute"),
-    }
+    node_agent::fence_command(node, &boot_id(world, node))
 }
 
 /// What was found of each plugin, and of the nodes, for as long as nothing that it was found from has changed. Every look

@@ -12,15 +12,18 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{boot_id, deleting, fence, node_down, uid};
+use super::facts::{boot_id, deleting, fence, fence_command, node_down, said_stopped, uid};
 use super::plugins::hosted_alone;
 use super::wake::users_of_node;
 use super::write::Failure;
 use crate::api::meta::{ObjectRef, READY};
+use crate::api::node_agent::OUT_OF_SERVICE;
+use crate::api::plugin::ControllerScope;
+use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
-use crate::plan::marks::OUT_OF_SERVICE;
+use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, SILENT_SINCE_DELETED};
 use crate::plan::release::Fence;
 
 /// One look at one Node.
@@ -28,32 +31,53 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     let name = node.name_any();
     ask_if_silent(&context, &name).await?;
     let (state, left) = pulse(&context, &name);
-    if deleting(&*node) && (state != HostNode::Alive || unused(&context, &name)) {
+    if goes(&context, &node, state) {
         context.release(&*node).await?;
+        context.fenced_for(&name, false);
         return Ok(None);
     }
     let patch = status(&context, &node, state);
     if !patch.is_null() {
-        context.merge(&*node, json!({ "status": patch })).await?;
+        // Against this version only: what is said of one that is not heard tells later whether it was deleted before.
+        let metadata = json!({ "resourceVersion": node.metadata.resource_version });
+        context.merge(&*node, json!({ "metadata": metadata, "status": patch })).await?;
         return Ok(left);
     }
     let doubt = disproved(&context, &node, state).await?;
     Ok([left, doubt].into_iter().flatten().min())
 }
 
-/// Takes the word back that the present boot of a node is off, once its lease was renewed since: kept, it would let the next silence of
-/// its daemon alone pass for the end of the machine. When to look again.
+/// Whether a Node that is deleted may go.
+fn goes(context: &Context, node: &Node, state: HostNode) -> bool {
+    let name = node.name_any();
+    let deletion = deletion(node);
+    deletion != Deletion::None
+        && plan::goes(Leaving {
+            deletion,
+            state,
+            unused: unused(context, &name),
+            fenced: fence(&context.world, &name) == Fence::Stands,
+            stopped: said_stopped(&context.world, &name),
+            booted: !boot_id(&context.world, &name).is_empty(),
+        })
+}
+
+fn deletion(node: &Node) -> Deletion {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().find(|condition| condition.type_ == READY);
+    let ready = ready.map(|c| (c.status.as_str(), c.reason.as_deref().unwrap_or_default()));
+    plan::deletion(deleting(node), ready)
+}
+
+/// Takes the word back that the present boot of a node is off, once its lease was renewed since. When to look again.
 async fn disproved(context: &Context, node: &Node, state: HostNode) -> Result<Option<Duration>, Failure> {
     let name = node.name_any();
     let stands = fence(&context.world, &name) == Fence::Stands;
     let since = context.fenced_for(&name, stands);
-    if !stands || state != HostNode::Alive {
-        return Ok(None);
-    }
-    // Whoever is heard within a lease's time now has renewed it after that word, though what is heard may be as late as that.
-    let enough = 2 * context.options.lease_duration;
-    if let Some(left) = enough.checked_sub(since).filter(|left| !left.is_zero()) {
-        return Ok(Some(left));
+    match plan::disproof(stands, state, since, context.options.lease_duration) {
+        Disproof::None => return Ok(None),
+        Disproof::In(left) => return Ok(Some(left)),
+        Disproof::Now => {}
     }
     let boot = boot_id(&context.world, &name);
     let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
@@ -124,15 +148,19 @@ fn facts(context: &Context, node: &str) -> Pulse {
 fn unused(context: &Context, node: &str) -> bool {
     let word = format!("node:{node}");
     let world = &context.world;
+    let scope = |plugin: &str| {
+        world.plugins.named(plugin).map(|plugin| plugin.spec.controller_scope).unwrap_or_default()
+    };
     let calls = |v: &Volume| {
         let host = v.status.as_ref().and_then(VolumeStatus::calling_host);
-        host.is_some_and(|host| host.node_name == node) && v.spec.source.home() != Some(node)
+        host.is_some_and(|host| host.node_name == node) && v.home(scope(&v.spec.plugin)) != Some(node)
     };
     // One that its node alone knows goes with it.
     let calls_here = |s: &Snapshot| {
         let status = s.status.clone().unwrap_or_default();
         let host = status.calling_host().is_some_and(|host| host.node_name == node);
-        host && status.of.is_none_or(|of| of.node_name != node)
+        let stays = |of: &SnapshotOf| of.node_name == node || scope(&of.plugin) == ControllerScope::Node;
+        host && !status.of.as_ref().is_some_and(stays)
     };
     world.attachments.count(&word) == 0
         && world.allocations.count(&word) == 0
@@ -151,6 +179,11 @@ fn status(context: &Context, node: &Node, state: HostNode) -> Value {
         ("True", "LeaseRenewed", "its daemon renews its lease".to_owned())
     } else if context.lease_age(&name).is_none() {
         ("Unknown", "NoLease", "its daemon has not taken a lease".to_owned())
+    } else if deletion(node) == Deletion::TakeOut {
+        let command = fence_command(&context.world, &name);
+        let sentence = "its daemon was heard when the Node was deleted, and is silent since: what runs there may run on. Start it \
+                        again, and it takes down what is there; if the machine is surely off,";
+        ("Unknown", SILENT_SINCE_DELETED, format!("{sentence} {command}"))
     } else {
         ("Unknown", "LeaseNotRenewed", "its daemon has not renewed its lease in time".to_owned())
     };

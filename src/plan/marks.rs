@@ -1,7 +1,5 @@
 //! The annotations and taints by which one process tells another what it decided.
 
-/// The taint by which an operator says that a node is surely off; its value is the boot id that is off.
-pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
 /// The annotation of a core Node that `wharfline down` sets and `up` clears.
 pub const STOPPED: &str = "wharfline.dev/stopped";
 /// The annotation of a Plugin that nobody declared: the namespace whose task serves it.

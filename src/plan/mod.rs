@@ -17,6 +17,7 @@
 //! | [`release`] | who may hold a volume, and when a holder is let go |
 //! | [`holders`] | the holders and attachments of one volume, step by step |
 //! | [`host`] | which node makes a volume's controller calls |
+//! | [`nodes`] | when a deleted Node goes, and when a fence is disproved |
 //! | [`claim`] | what a claim needs next: a volume made, found, let go |
 //! | [`template`] | whether the claim that an allocation brings along is made, and whether it is its own |
 //! | [`group`] | which volumes are pictured together, and whose pictures are told of |
@@ -51,6 +52,7 @@ pub mod lead;
 pub mod marks;
 pub mod modify;
 pub mod mount;
+pub mod nodes;
 pub mod ownership;
 pub mod place;
 pub mod plugins;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Request;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use wharfline::plan::marks::OUT_OF_SERVICE;
+use wharfline::api::node_agent::OUT_OF_SERVICE;
 
 use crate::network;
 use crate::universe::{Promise, Universe};

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod filling;
+mod leaving;
 mod placing;
 mod serving;
 mod stopping;

@@ -4,6 +4,7 @@ mod expanding;
 mod filling;
 mod holders;
 mod needing;
+mod nodes;
 mod placing;
 mod serving;
 mod telling;
@@ -19,7 +20,7 @@ use super::{Branch, Kind, Objects, State, Subject};
 use crate::api::allocation::{AllocationPhase, AllocationVolume, TaskState};
 use crate::api::claim::ClaimPhase;
 use crate::api::class::VolumeBindingMode;
-use crate::api::meta::{Call, Condition, Rung, Truth};
+use crate::api::meta::{Call, Condition, HANDLE_SHARED, Rung, Truth};
 use crate::api::volume::{EXPANDED, VolumePhase};
 use crate::api::{
     Allocation, AllocationStatus, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume,
@@ -468,6 +469,9 @@ impl<'a> Walk<'a> {
             branch.state = State::Blocked;
             let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+            if branch.reason == HANDLE_SHARED {
+                branch.hint = telling::how_to_part(volume);
+            }
             if status.phase == Some(VolumePhase::Released) {
                 branch.hint = telling::how_to_use_again(volume);
                 return branch;
@@ -507,6 +511,9 @@ impl<'a> Walk<'a> {
         branch.say("being deleted");
         let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
         add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
+        if branch.reason == HANDLE_SHARED {
+            branch.hint = telling::how_to_part(volume);
+        }
         self.add_calls(&mut branch, volume, &status.calls);
         branch.next = status.next_attempt_time;
         let name = branch.subject.name.clone();
@@ -637,29 +644,6 @@ impl<'a> Walk<'a> {
                 if leaving && !fails {
                     branch.because.extend(self.users_there(spec));
                 }
-            }
-            branch
-        })
-    }
-
-    fn node(&self, name: &str) -> Branch {
-        self.enter(Subject::global(Kind::Node, name), self.nodes.get(&key(name)), |node, mut branch| {
-            let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-            let ready = conditions.iter().find(|c| c.type_ == "Ready");
-            branch.say("ready");
-            if node.metadata.deletion_timestamp.is_some() {
-                branch.state = State::Blocked;
-                branch.name_reason("BeingDeleted");
-                branch.say("being deleted");
-                branch.because = self.left_on(name);
-                return branch;
-            }
-            if ready.is_none_or(|c| c.status != "True") {
-                branch.state = State::Blocked;
-                branch.say("not ready");
-                let word = |text: Option<&String>| text.cloned().unwrap_or_default();
-                let reason = word(ready.and_then(|c| c.reason.as_ref()));
-                add_words(&mut branch, &reason, &word(ready.and_then(|c| c.message.as_ref())));
             }
             branch
         })

@@ -180,6 +180,46 @@ async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {
     bench.end().await;
 }
 
+/// Its deletion asked for its taking out, and is no word on what became of it later.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_falls_silent_after_it_was_deleted_frees_nothing_until_it_is_said_to_be_off() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    let mut moves = user("one", "c", "");
+    moves["spec"]["onNodeLost"] = json!("Rebind");
+    bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": true } })).await;
+    bench.make("allocations", moves).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": null } })).await;
+    assert_eq!(one(&bench.seen)["status"]["nodeName"], "a");
+    bench.delete("nodes", "", "a").await;
+    bench.behave("a", |b| b.alive = false);
+    let ready = |seen: &Seen| condition(&seen.get("nodes", "", "a"), "Ready");
+    bench.until("a is lost", |seen| ready(seen)["reason"] == "SilentSinceDeleted").await;
+    let message = ready(&bench.seen)["message"].as_str().unwrap().to_owned();
+    let command = "kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute";
+    assert!(message.ends_with(command), "{message}");
+    bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
+    crate::bench::pass(3600).await;
+    assert!(!bench.seen.get("nodes", "", "a").is_null(), "it may write still");
+    assert_eq!((bench.ledger.count("detach"), bench.ledger.count("publish")), (0, 1));
+    // Heard again it takes down nothing that is used; and silent once more it is no more off than before.
+    bench.behave("a", |b| b.alive = true);
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    bench.behave("a", |b| b.alive = false);
+    bench.until("a is lost", |seen| ready(seen)["reason"] == "SilentSinceDeleted").await;
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    bench.end().await;
+}
+
 /// Scenario A62.
 /// Obligation CO-GEN-34.
 #[tokio::test(start_paused = true)]

@@ -490,6 +490,7 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("DeleteVolume", "UNAVAILABLE", "it is tried again by itself; `wharfline describe volume/vol-data`"),
         ("DeleteVolume", "PERMISSION_DENIED", keep),
         ("DeleteVolume", "INVALID_ARGUMENT", keep),
+        ("DeleteVolume", "UNIMPLEMENTED", keep),
         ("DeleteVolume", "UNAUTHENTICATED", "the Secret that the call is made with"),
         ("CreateVolume", "OUT_OF_RANGE", "give its claim another size"),
         ("ControllerModifyVolume", "INVALID_ARGUMENT", "name another VolumeAttributesClass"),
@@ -507,6 +508,30 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         let told = failing(method, code);
         assert!(told.contains(advice), "{method} {code}: {told}");
     }
+}
+
+/// One of them has to go, and which one, and what becomes of its data, depends on where this one comes from.
+#[test]
+fn of_two_volumes_of_one_handle_the_way_out_is_told_that_leads_out() {
+    let retain =
+        "`wharfline patch volume/vol-data --type merge -p '{\"spec\": {\"reclaimPolicy\": \"Retain\"}}'`";
+    let told = |made: bool, goes: bool| {
+        let shared = json!({ "status": { "phase": if goes { "Releasing" } else { "Pending" }, "holders": [], "conditions": [
+            { "type": "Ready", "status": "False", "reason": "HandleShared", "message": "volume \"other\" has it, too" }] } });
+        let mut changes = vec![("volumes/0", shared)];
+        changes.extend(goes.then(|| ("volumes/0", deleted())));
+        let mut cluster = without(with(&changes), "attachments", 0);
+        if made {
+            cluster["volumes"][0]["spec"]["source"] =
+                json!({ "create": { "name": "v", "requiredBytes": 1 } });
+        }
+        explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice
+    };
+    let forgets = "`wharfline delete volume/vol-data` forgets this one";
+    assert!(told(false, false).contains(forgets) && !told(false, false).contains(retain));
+    assert!(!told(true, false).contains(forgets) && told(true, false).contains(retain));
+    let going = told(true, true);
+    assert!(going.starts_with("delete the one that the message names") && going.ends_with(retain), "{going}");
 }
 
 #[test]

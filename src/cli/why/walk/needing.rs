@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, key, unmet};
 use crate::api::allocation::CsiPlugin;
-use crate::api::meta::{ReclaimPolicy, Rung};
+use crate::api::meta::{ObjectRef, ReclaimPolicy, Rung};
 use crate::api::plugin::Role;
 use crate::api::volume::Holder;
 use crate::api::{Allocation, Snapshot, Volume, VolumeStatus};
@@ -125,20 +125,17 @@ impl Walk<'_> {
         needing.sort_by_key(|volume| self.goes(volume));
         let branch = |volume: &Volume| {
             let name = volume.name_any();
-            if volume.metadata.deletion_timestamp.is_some() {
-                return self.volume(&name, "");
+            if let Some(branch) = self.on_its_way(volume) {
+                return branch;
             }
             let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, "needs it");
             branch.name_reason("InUse");
-            if let Some(host) = handed_over(volume) {
-                branch.text = format!("goes to another node once {host} lets go of it");
-                branch.hint = String::from(
-                    "wait: it does so when no call can be at work any more, at most 150 s after \
-                               its last call, or after its daemon began",
-                );
-                return branch;
+            let claim = self.claim_of(volume);
+            if claim.is_none() && volume.spec.claim_ref.is_some() {
+                branch.say("needs it, and its claim is gone");
+                branch.hint = delete_volume(volume);
             }
-            if let Some(claim) = &volume.spec.claim_ref {
+            if let Some(claim) = claim {
                 if self.goes(volume) {
                     return self.claim(&claim.namespace, &claim.name, "");
                 }
@@ -147,7 +144,7 @@ impl Walk<'_> {
                 if volume.spec.reclaim_policy == ReclaimPolicy::Delete {
                     let words = branch.subject.words("");
                     branch.hint = format!("`wharfline delete {words}`, and its data with it, or leave it");
-                    if node_goes && !is_local(volume) {
+                    if node_goes && self.home(volume).is_none() {
                         // It goes on as soon as somebody else can make its calls.
                         let way = "and that one goes on with the volume";
                         branch.hint = format!(
@@ -161,6 +158,35 @@ impl Walk<'_> {
             branch
         };
         needing.into_iter().take(MOST).map(branch).collect()
+    }
+
+    /// A volume that needs something now and will not for long: it is being deleted, or others go on with it.
+    fn on_its_way(&self, volume: &Volume) -> Option<Branch> {
+        let name = volume.name_any();
+        if volume.metadata.deletion_timestamp.is_some() {
+            return Some(self.volume(&name, ""));
+        }
+        let host = handed_over(volume)?;
+        let text = format!("goes to another node once {host} lets go of it");
+        let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, text);
+        branch.name_reason("InUse");
+        branch.hint = String::from(
+            "wait: it does so when no call can be at work any more, at most 150 s after its last call, or after its \
+             daemon began",
+        );
+        Some(branch)
+    }
+
+    /// The only node that knows the volume.
+    fn home<'v>(&self, volume: &'v Volume) -> Option<&'v str> {
+        let plugin = self.plugins.get(&key(&volume.spec.plugin));
+        volume.home(plugin.map(|plugin| plugin.spec.controller_scope).unwrap_or_default())
+    }
+
+    /// What a volume was claimed by, if that is there.
+    fn claim_of<'v>(&self, volume: &'v Volume) -> Option<&'v ObjectRef> {
+        let of = volume.spec.claim_ref.as_ref()?;
+        self.claims.contains_key(&(of.namespace.clone(), of.name.clone())).then_some(of)
     }
 
     /// Whether a volume or its claim is being deleted.
@@ -189,7 +215,37 @@ impl Walk<'_> {
         };
         let attached = self.attachments.values().filter(|a| a.spec.node_name == node);
         let attached = attached.map(|a| self.attachment(&a.name_any())).filter(Branch::blocked);
-        users.map(user).chain(attached.take(MOST)).chain(plugins.filter(Branch::blocked).take(MOST)).collect()
+        let before = users.map(user).chain(attached.take(MOST));
+        let left: Vec<_> = before.chain(plugins.filter(Branch::blocked).take(MOST)).collect();
+        // Drivers that are on their way name those volumes themselves.
+        if left.is_empty() { self.hosted_on(node) } else { left }
+    }
+
+    /// The volumes whose calls are made on a node that is to go, and that others can go on with.
+    fn hosted_on(&self, node: &str) -> Vec<Branch> {
+        let hosted = |volume: &&&Volume| {
+            let host = volume.status.as_ref().and_then(VolumeStatus::calling_host);
+            host.is_some_and(|host| host.node_name == node) && self.home(volume) != Some(node)
+        };
+        let branch = |volume: &&Volume| {
+            if let Some(branch) = self.on_its_way(volume) {
+                return branch;
+            }
+            let subject = Subject::global(Kind::Volume, &volume.name_any());
+            let mut branch = Branch::new(subject, State::Blocked, "has its calls made there");
+            branch.name_reason("InUse");
+            let claim =
+                self.claim_of(volume).map(|of| Subject::namespaced(Kind::Claim, &of.namespace, &of.name));
+            let first = claim.map(|claim| format!("`wharfline delete {}`, and then ", claim.words("")));
+            branch.hint = format!(
+                "start a controller instance of plugin/{} on another node, and that one goes on with it; or {}{}",
+                volume.spec.plugin,
+                first.unwrap_or_default(),
+                delete_volume(volume)
+            );
+            branch
+        };
+        self.volumes.values().filter(hosted).take(MOST).map(branch).collect()
     }
 }
 
@@ -206,7 +262,9 @@ fn handed_over(volume: &Volume) -> Option<&str> {
     (status.asked_to_release == Some(host.epoch)).then_some(&host.node_name)
 }
 
-/// Whether one node alone reaches the volume.
-fn is_local(volume: &Volume) -> bool {
-    volume.spec.source.home().is_some()
+/// How a volume is let go of.
+fn delete_volume(volume: &Volume) -> String {
+    let rest =
+        if volume.spec.is_kept() { "which leaves its data at the backend" } else { "and its data with it" };
+    format!("`wharfline delete volume/{}`, {rest}", volume.name_any())
 }

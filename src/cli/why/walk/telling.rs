@@ -136,6 +136,27 @@ pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
 }
 
 /// How a volume is used again that was kept after its claim.
+/// What to do about a volume in whose place another one of its handle is used, or that would take the data of another one away.
+pub(super) fn how_to_part(volume: &Volume) -> String {
+    let name = volume.name_any();
+    let retain = format!(
+        "`wharfline patch volume/{name} --type merge -p '{{\"spec\": {{\"reclaimPolicy\": \"Retain\"}}}}'`"
+    );
+    let goes = volume.metadata.deletion_timestamp.is_some();
+    match (goes, volume.spec.is_kept()) {
+        (false, true) => format!(
+            "one of the two has to go: `wharfline delete volume/{name}` forgets this one, and its data stays while the other is there"
+        ),
+        (false, false) => format!(
+            "one of the two has to go: the one that the message names, or this one, and that its data stays for the other: {retain}, and \
+             delete what it is for"
+        ),
+        (true, _) => {
+            format!("delete the one that the message names, or leave its data to that one: {retain}")
+        }
+    }
+}
+
 pub(super) fn how_to_use_again(volume: &Volume) -> String {
     let name = volume.name_any();
     let patch =

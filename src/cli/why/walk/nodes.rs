@@ -1,0 +1,47 @@
+//! Nodes: not heard, taken down, or to be taken out.
+use k8s_openapi::api::core::v1::Node;
+
+use super::super::{Branch, Kind, State, Subject};
+use super::{Walk, add_words, key};
+use crate::api::node_agent::fence_command;
+
+impl Walk<'_> {
+    pub(super) fn node(&self, name: &str) -> Branch {
+        self.enter(Subject::global(Kind::Node, name), self.nodes.get(&key(name)), |node, mut branch| {
+            let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+            let ready = conditions.iter().find(|c| c.type_ == "Ready");
+            let heard = ready.is_some_and(|c| c.status == "True");
+            let goes = node.metadata.deletion_timestamp.is_some();
+            branch.say(if goes { "being deleted" } else { "ready" });
+            if goes && heard {
+                branch.state = State::Blocked;
+                branch.name_reason("BeingDeleted");
+                branch.because = self.left_on(name);
+                return branch;
+            }
+            if !heard {
+                branch.state = State::Blocked;
+                if !goes {
+                    branch.say("not ready");
+                }
+                let word = |text: Option<&String>| text.cloned().unwrap_or_default();
+                let reason = word(ready.and_then(|c| c.reason.as_ref()));
+                add_words(&mut branch, &reason, &word(ready.and_then(|c| c.message.as_ref())));
+                if ready.is_some_and(|c| c.status == "Unknown") {
+                    branch.hint = how_to_go_on(name, node);
+                }
+            }
+            branch
+        })
+    }
+}
+
+/// What a person can do about a node that is not heard.
+fn how_to_go_on(name: &str, node: &Node) -> String {
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let boot = info.map(|info| info.boot_id.as_str()).unwrap_or_default();
+    format!(
+        "start the node daemon on {name} or look at its log there; where the machine is surely off, `{}`",
+        fence_command(name, boot)
+    )
+}

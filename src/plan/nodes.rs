@@ -1,0 +1,152 @@
+//! What becomes of a Node object: when one that is deleted goes, and when the word that its machine is off is disproved.
+//!
+//! That a Node is gone frees what it had. So a deletion is the word that the machine is off only where nobody heard it any
+//! more when that was said; of one that was heard it asks for its taking out, and a silence that comes later frees nothing.
+use std::time::Duration;
+
+use super::host::HostNode;
+
+/// The reason of the `Ready` condition of a Node that fell silent after it had been deleted.
+pub const SILENT_SINCE_DELETED: &str = "SilentSinceDeleted";
+
+/// What a person said by deleting a Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is not deleted.
+    None,
+    /// That it is to be taken out: it was heard then, or may have been.
+    TakeOut,
+    /// That it is off: its Node said by then that it is not heard.
+    Off,
+}
+
+/// What the deletion of a Node says, by its `Ready` condition (status and reason) as it stands now.
+pub fn deletion(deleting: bool, ready: Option<(&str, &str)>) -> Deletion {
+    match (deleting, ready) {
+        (false, _) => Deletion::None,
+        (true, Some(("Unknown", reason))) if reason != SILENT_SINCE_DELETED => Deletion::Off,
+        (true, _) => Deletion::TakeOut,
+    }
+}
+
+/// Everything that decides whether a Node's finalizer may be removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving {
+    /// What its deletion says.
+    pub deletion: Deletion,
+    /// Whether its daemon is heard.
+    pub state: HostNode,
+    /// Nothing is placed or attached there, and it makes no calls for anything that others can go on with.
+    pub unused: bool,
+    /// An operator's fence stands against its last boot.
+    pub fenced: bool,
+    /// Its daemon's last word was that it took everything down.
+    pub stopped: bool,
+    /// It told its boot at least once. Of one that never did, nothing else can be said than that it is deleted.
+    pub booted: bool,
+}
+
+/// Whether a deleted Node may go, and with it everything that it had.
+pub fn goes(node: Leaving) -> bool {
+    let off = node.fenced || node.stopped || !node.booted;
+    match (node.deletion, node.state) {
+        (Deletion::None, _) => false,
+        (Deletion::TakeOut | Deletion::Off, HostNode::Alive) => node.unused,
+        (Deletion::TakeOut, HostNode::Silent | HostNode::Gone) => node.unused || off,
+        (Deletion::Off, HostNode::Silent | HostNode::Gone) => true,
+    }
+}
+
+/// Whether the word that the present boot of a node is off is disproved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disproof {
+    /// It is not.
+    None,
+    /// It may be, after this much longer.
+    In(Duration),
+    /// It is: the taint has to go.
+    Now,
+}
+
+/// Whether a fence that has stood for `since` is disproved by a node that is heard. `lease` is how long its lease lasts.
+///
+/// Kept, it would let the next silence of the daemon alone pass for the end of the machine.
+pub fn disproof(fenced: bool, state: HostNode, since: Duration, lease: Duration) -> Disproof {
+    if !fenced || state != HostNode::Alive {
+        return Disproof::None;
+    }
+    // Whoever is heard within a lease's time now has renewed it after that word, though what is heard may be as late as that.
+    match (2 * lease).checked_sub(since).filter(|left| !left.is_zero()) {
+        Some(left) => Disproof::In(left),
+        None => Disproof::Now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use HostNode::{Alive, Gone, Silent};
+
+    use super::*;
+
+    #[test]
+    fn a_deletion_says_that_a_machine_is_off_only_where_it_was_silent_before() {
+        for (deleting, ready, wanted) in [
+            (false, Some(("Unknown", "LeaseNotRenewed")), Deletion::None),
+            (true, Some(("Unknown", "LeaseNotRenewed")), Deletion::Off),
+            (true, Some(("Unknown", "NoLease")), Deletion::Off),
+            (true, Some(("Unknown", SILENT_SINCE_DELETED)), Deletion::TakeOut),
+            (true, Some(("True", "LeaseRenewed")), Deletion::TakeOut),
+            (true, Some(("False", "NodeStopped")), Deletion::TakeOut),
+            (true, None, Deletion::TakeOut),
+        ] {
+            assert_eq!(deletion(deleting, ready), wanted, "{deleting} {ready:?}");
+        }
+    }
+
+    #[test]
+    fn a_deleted_node_goes_when_nothing_can_be_up_there_any_more() {
+        let node = Leaving {
+            deletion: Deletion::TakeOut,
+            state: Silent,
+            unused: false,
+            fenced: false,
+            stopped: false,
+            booted: true,
+        };
+        for state in [Alive, Silent, Gone] {
+            let node = Leaving { state, ..node };
+            let silent = state != Alive;
+            assert!(!goes(node), "{state:?}");
+            assert!(!goes(Leaving { deletion: Deletion::None, unused: true, ..node }), "{state:?}");
+            assert!(goes(Leaving { unused: true, ..node }), "{state:?}");
+            for off in [
+                Leaving { deletion: Deletion::Off, ..node },
+                Leaving { fenced: true, ..node },
+                Leaving { stopped: true, ..node },
+                Leaving { booted: false, ..node },
+            ] {
+                assert_eq!(goes(off), silent, "{off:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fence_is_disproved_by_a_renewal_that_came_after_it() {
+        let seconds = Duration::from_secs;
+        for (fenced, state, since, wanted) in [
+            (false, Alive, 100, Disproof::None),
+            (true, Silent, 100, Disproof::None),
+            (true, Gone, 100, Disproof::None),
+            (true, Alive, 0, Disproof::In(seconds(20))),
+            (true, Alive, 19, Disproof::In(seconds(1))),
+            (true, Alive, 20, Disproof::Now),
+            (true, Alive, 21, Disproof::Now),
+        ] {
+            assert_eq!(
+                disproof(fenced, state, seconds(since), seconds(10)),
+                wanted,
+                "{fenced} {state:?} {since}"
+            );
+        }
+    }
+}
