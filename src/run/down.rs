@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::enroll::Membership;
+use super::node::Left;
 use super::up::{Core, prepare, stop_on_signal};
 use super::vacancy::look;
 use super::{allows, cluster, join, machine, node};
@@ -30,7 +31,6 @@ use crate::node::Options;
 use crate::node::journal::{AttachmentEntry, Entry, Journal};
 use crate::plan::marks::STOPPED;
 use crate::plan::snapshot::Wanted;
-use crate::plan::volume;
 use crate::server::Identity;
 use crate::store::embedded::OpenError;
 use crate::sys::process::{Adopted, Processes};
@@ -77,16 +77,20 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let data_dir = prepare(data_dir)?;
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
-    let member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
+    let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
         let whole = args.timeout + ASK + Duration::from_secs(10);
         let work = async {
-            match &member {
-                Some(member) => node::leave(member.name(), &data_dir).await,
-                None => Box::pin(run(args, &data_dir, stop.clone())).await,
+            let left = match &mut member {
+                Some(member) => node::leave(member, &data_dir).await?,
+                None => Left::ToItself,
+            };
+            match left {
+                Left::Undone => Ok(()),
+                Left::ToItself => Box::pin(run(args, &data_dir, stop.clone())).await,
             }
         };
         let work = tokio::time::timeout(whole, work);
@@ -464,7 +468,7 @@ impl Ends for VolumeClaim {}
 
 impl Ends for Volume {
     fn is_kept(&self) -> bool {
-        volume::outlives(volume::Source::of(&self.spec.source), self.spec.reclaim_policy)
+        self.spec.is_kept()
     }
 }
 

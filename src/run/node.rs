@@ -180,19 +180,26 @@ async fn enter(
     }
 }
 
+/// What `wharfline down` found on the data directory of a node.
+pub(super) enum Left {
+    /// It undid what the daemon made of the machine.
+    Undone,
+    /// Something is up, and no cluster takes it down: the machine is no member any more.
+    ToItself,
+}
+
 /// `wharfline down` on the data directory of a node: what is up there is taken down by the cluster, so nothing may be; what
 /// the daemon itself made of the machine goes.
-pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
+pub(super) async fn leave(member: &mut Membership, data_dir: &Path) -> anyhow::Result<Left> {
+    let name = member.name().to_owned();
     let way = format!(
-        "`wharfline delete node {name}` takes everything down: let it end, stop the daemon, and run this again. Of a \
-         machine that is no member any more take the record away, {}; then this goes by what the machine knows itself",
-        data_dir.join(IDENTITY).display()
+        "`wharfline delete node {name}` takes everything down: let it end, stop the daemon, and run this again"
     );
     let allows = allows::Args::default().allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
     let (kernel, processes) = (Arc::clone(&machine.kernel), Arc::clone(&machine.processes));
     let containerd = machine.containerd.clone();
-    let options = join::options(name, data_dir.to_owned(), machine::run_dir(data_dir));
+    let options = join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir));
     let looked = match Looked::at(machine, options).await {
         Err(node::Error::InUse(_)) => return Err(anyhow!("the daemon of node \"{name}\" runs here; {way}")),
         looked => looked?,
@@ -206,14 +213,30 @@ pub(super) async fn leave(name: &str, data_dir: &Path) -> anyhow::Result<()> {
             Adopted::Exited(_) | Adopted::NeverStarted => {}
         }
     }
-    if volumes + tasks > 0 {
-        return Err(anyhow!("up on node \"{name}\": volumes {volumes}, tasks {tasks}; {way}"));
-    }
     drop(looked);
+    if volumes + tasks > 0 {
+        let up = format!("up on node \"{name}\": volumes {volumes}, tasks {tasks}");
+        let unasked = match member.is_member().await {
+            Ok(false) => {
+                println!(
+                    "{up}; this machine is no member of its cluster any more, and takes down what it knows itself"
+                );
+                Membership::forget(&data_dir.join(IDENTITY))?;
+                return Ok(Left::ToItself);
+            }
+            Ok(true) => return Err(anyhow!("{up}; {way}")),
+            Err(error) => format!("{error:#}"),
+        };
+        return Err(anyhow!(
+            "{up}; {way}. No server says whether it still is a member ({unasked}): of one that is none take the directory {} away; \
+             then this goes by what the machine knows itself",
+            data_dir.join(IDENTITY).display()
+        ));
+    }
     machine::leave(&*kernel, containerd, data_dir).await?;
     Membership::forget(&data_dir.join(IDENTITY))?;
     println!("down");
-    Ok(())
+    Ok(Left::Undone)
 }
 
 /// Renews the certificate for as long as there is one. Returns why it cannot.

@@ -6,6 +6,7 @@ use wharfline::api::Allocation;
 use wharfline::server::{Issued, kubeconfig};
 
 use crate::rig::{Cluster, until};
+use crate::work::{allocation, driver, wait};
 
 /// A client with the certificate that a node was given.
 async fn node_client(cluster: &Cluster, node: &str) -> kube::Client {
@@ -152,6 +153,39 @@ async fn a_directory_is_one_thing_only() {
     }
     assert_eq!(cluster.list("nodes").len(), 1);
     cluster.run(&["wait", "node/n0", "--for=condition=Ready", "--timeout", "30s"]);
+}
+
+/// Nobody else takes down any more what runs there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_what_it_knows_itself() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    cluster.apply(&driver(&cluster));
+    cluster.apply(&allocation("app", "", "exec sleep infinity"));
+    wait(&cluster, "app", "Running");
+    let place = cluster.place("n0").to_str().unwrap().to_owned();
+    let down = |cluster: &Cluster| {
+        let done = cluster.try_run(&["down", "--data-dir", &place]);
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        (done.status.success(), said)
+    };
+    cluster.stop_node("n0", false);
+    let (done, said) = down(&cluster);
+    assert!(!done && said.contains("`wharfline delete node n0` takes everything down"), "a member: {said}");
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready=Unknown", "--timeout", "60s"]);
+    cluster.run(&["delete", "node", "n0", "--timeout", "60s"]);
+    assert!(!cluster.mounts("n0").is_empty(), "its task runs on");
+    let (done, said) = down(&cluster);
+    assert!(done && said.contains("is no member of its cluster any more"), "{said}");
+    assert_eq!(cluster.mounts("n0"), Vec::<String>::new());
+    let (done, said) = down(&cluster);
+    assert!(done, "{said}");
+    let running = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let text = std::fs::read_to_string(entry.unwrap().path().join("cmdline")).ok()?;
+        text.contains(&place).then_some(text)
+    });
+    assert_eq!(running.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 /// A server with an embedded store and nodes that joined it has no node of its own.
