@@ -22,13 +22,13 @@ use crate::api::attributes::MODIFIED;
 use crate::api::claim::{ClaimPhase, Ephemeral};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{
-    AccessMode, Condition, ObjectRef, READY, ReclaimPolicy, Rung, SecretRef, SecretRefs, Segments, Truth,
-    VolumeMode, is_true,
+    AccessMode, Condition, ObjectRef, READY, Rung, SecretRef, SecretRefs, Segments, Truth, VolumeMode,
+    is_true,
 };
 use crate::api::plugin::{ControllerScope, LifecycleMode, capability};
 use crate::api::quantity;
 use crate::api::volume::{
-    BEGUN_ANEW, CreateSource, EPHEMERAL, EXPANDED, EphemeralSource, NO_ROOM, VolumeSource,
+    BEGUN_ANEW, CLAIM_GOES, CreateSource, EPHEMERAL, EXPANDED, EphemeralSource, NO_ROOM, VolumeSource,
 };
 use crate::api::{Volume, VolumeClaim, VolumeClaimStatus, VolumeClass, VolumeSpec};
 use crate::plan::Reason;
@@ -81,6 +81,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
             }
             context.delete_as_seen(&**volume).await?;
         }
+        (Some(Step::Tell), Some(volume), _) => return tell_host(&context, &object, volume).await,
         (Some(Step::BeginAnew), Some(volume), _) => {
             return begin_anew(&context, &object, (volume, class.as_deref())).await;
         }
@@ -108,6 +109,13 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         }
         None => Ok(None),
     }
+}
+
+/// Has the host of a volume that was deleted before its claim ask for the claim again, which goes now.
+async fn tell_host(context: &Context, claim: &VolumeClaim, volume: &Volume) -> Outcome {
+    let metadata = json!({ "annotations": { CLAIM_GOES: claim.name_any() } });
+    context.merge(volume, json!({ "metadata": metadata })).await.map(|_: Volume| ())?;
+    Ok(None)
 }
 
 /// When the volume of a claim is deleted that nobody holds any more.
@@ -361,7 +369,8 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
             .filter(|c| c.status != Truth::True && !plan::UNDER_WAY.contains(&c.reason.as_str()))
             .map_or_else(default, |c| (c.reason.clone(), c.message.clone())),
         deleting: deleting(volume),
-        kept: volume.spec.source.existing.is_some() || volume.spec.reclaim_policy == ReclaimPolicy::Retain,
+        told: volume.annotations().contains_key(CLAIM_GOES),
+        kept: volume.spec.is_kept(),
         unfillable: status.controller.is_none() && sources::is_gone(world, volume),
         superseded: false,
     }
@@ -445,10 +454,8 @@ fn mismatch(claim: &VolumeClaim, volume: &Volume) -> String {
         .status
         .as_ref()
         .is_some_and(|s| s.volume_name == volume.name_any() && s.phase == Some(ClaimPhase::Bound));
-    let capacity = volume.status.as_ref().and_then(|s| quantity::bytes(&s.capacity).ok());
     if let (Some(wanted), Some(has), false) =
-        (requested(claim), capacity, bound || volume.spec.source.create.is_some())
-        && has > 0
+        (requested(claim), volume.bytes(), bound || volume.spec.source.create.is_some())
         && has < wanted
     {
         faults.push(format!("it has {}", quantity::display(has)));

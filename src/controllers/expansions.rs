@@ -38,11 +38,7 @@ pub(crate) fn look(
     let (world, status) = (&context.world, volume.status.clone().unwrap_or_default());
     let bytes = |text: &str| quantity::bytes(text).unwrap_or(0);
     let existing = volume.spec.source.existing.as_ref();
-    let backend = match (bytes(&status.capacity), existing) {
-        // Nobody takes it up where the plugin has no controller service.
-        (0, Some(there)) => bytes(&there.capacity),
-        (has, _) => has,
-    };
+    let backend = volume.bytes().unwrap_or(0);
     let shown = claim.status.as_ref().map_or(0, |s| bytes(&s.capacity));
     let made_with = volume.spec.source.create.as_ref().map_or(backend, |create| create.required_bytes);
     let asked = volume.spec.size.map_or(made_with, |size| size.required_bytes);

@@ -155,10 +155,9 @@ fn member(snapshot: &Snapshot, of: &SnapshotOf, claim: &str) -> Result<Option<Pi
 }
 
 fn origin(volume: &Volume) -> Origin {
-    let told = volume.status.as_ref().and_then(|status| quantity::bytes(&status.capacity).ok());
     Origin {
         plugin: volume.spec.plugin.clone(),
-        bytes: told.unwrap_or(0),
+        bytes: volume.bytes().unwrap_or(0),
         block: Some(volume.spec.volume_mode == VolumeMode::Block),
         node: volume.spec.source.home().unwrap_or_default().to_owned(),
         topology: reachable_from(volume),

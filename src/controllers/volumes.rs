@@ -11,11 +11,12 @@ use super::ledger::PATIENCE;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
+use crate::api::claim::ClaimPhase;
 use crate::api::meta::{AsSeen, HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::Decision;
-use crate::plan::volume::{self, Claim, Facts};
+use crate::plan::volume::{self, Claim, Facts, Farewell};
 
 /// The volume as what another write goes by.
 pub(super) fn as_seen(object: &Volume) -> AsSeen {
@@ -27,9 +28,11 @@ pub(super) fn as_seen(object: &Volume) -> AsSeen {
 pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
     // Before anybody else is made host of what is not there any more.
-    if deleting(&*object) && volume::gone(&gather(&context.world, &object, &status, None)) {
-        context.release(&*object).await?;
-        return Ok(None);
+    if deleting(&*object) {
+        let facts = gather(&context.world, &object, &status, None);
+        if volume::gone(&facts) {
+            return let_go(&context, &object, &facts).await;
+        }
     }
     let doubt = match enter(&context, &object, &status).await? {
         Entered::Now => return Ok(None),
@@ -59,8 +62,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     let told = (new.controller != status.controller) || (new.asked_to_release != status.asked_to_release);
     let facts = gather(&context.world, &object, &new, waits);
     if volume::gone(&facts) {
-        context.release(&*object).await?;
-        return Ok(None);
+        return let_go(&context, &object, &facts).await;
     }
     if volume::unwanted(&facts) && claim_is_gone(&context, &object).await? {
         context.delete_as_seen(&*object).await?;
@@ -93,6 +95,35 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// Removes the finalizer, and tells what stays at the backend.
+async fn let_go(context: &Context, object: &Volume, facts: &Facts<'_>) -> Outcome {
+    let plugin = &object.spec.plugin;
+    let handle = object.status.as_ref().map(|status| status.handle.as_str()).unwrap_or_default();
+    let told = match volume::farewell(facts, !handle.is_empty()) {
+        Farewell::None => None,
+        Farewell::Kept => {
+            let node = object.spec.source.home().map(|node| format!(" of node {node}")).unwrap_or_default();
+            let sentence = format!(
+                "its data stays with plugin \"{plugin}\"{node} as \"{handle}\", and can be used again: wharfline volume adopt"
+            );
+            Some(("Kept", sentence))
+        }
+        Farewell::KeptInDoubt => {
+            let sentence = format!(
+                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} names it \
+                 where the plugin lists volumes"
+            );
+            Some(("KeptInDoubt", sentence))
+        }
+    };
+    if let Some((reason, sentence)) = told {
+        let about = ObjectRef { namespace: String::new(), name: object.name_any(), uid: uid(object) };
+        context.tell::<Volume>(&about, reason, &sentence).await;
+    }
+    context.release(object).await?;
+    Ok(None)
 }
 
 /// What a volume that is about to be made says from the start, if there is anything.
@@ -237,7 +268,7 @@ fn gather<'a>(
     for other in world.twins(object) {
         let status = other.status.clone().unwrap_or_default();
         let theirs = alone(world, &other, &status, None);
-        if !theirs.deleting || volume::kept(&theirs) {
+        if !theirs.deleting || theirs.kept {
             facts.shared = Some(other.name_any());
         }
         let place = place(&other, &theirs);
@@ -259,8 +290,13 @@ fn alone<'a>(
     let claim = match &object.spec.claim_ref {
         Some(of) if !of.uid.is_empty() => {
             let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
-            let there = world.claims.get(&name).is_some_and(|c| c.metadata.uid.as_deref() == Some(&of.uid));
-            if there { Claim::Live } else { Claim::Gone }
+            let found = world.claims.get(&name).filter(|c| c.metadata.uid.as_deref() == Some(&of.uid));
+            let phase = found.as_ref().map(|claim| claim.status.as_ref().and_then(|status| status.phase));
+            match phase {
+                None => Claim::Gone,
+                Some(Some(ClaimPhase::Bound)) => Claim::Bound,
+                Some(_) => Claim::Live,
+            }
         }
         Some(_) | None => Claim::None,
     };
@@ -268,7 +304,7 @@ fn alone<'a>(
     Facts {
         deleting: deleting(object),
         source: volume::Source::of(&object.spec.source),
-        reclaim: object.spec.reclaim_policy,
+        kept: object.spec.is_kept(),
         claim,
         host: status.controller.as_ref(),
         no_host,

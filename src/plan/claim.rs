@@ -50,6 +50,8 @@ pub struct Volume {
     pub why: (String, String),
     /// Its object is being deleted.
     pub deleting: bool,
+    /// Its host was told that the claim goes, too.
+    pub told: bool,
     /// It outlives the claim: it existed before, or is retained.
     pub kept: bool,
     /// What it was to be filled from is gone, and nobody was ever asked to make it.
@@ -219,6 +221,8 @@ pub enum Step {
     DeleteVolume,
     /// Delete the volume's object, so that another one is begun where and as the claim wants it now.
     BeginAnew,
+    /// Tell the host of the volume, which was deleted first and waits for its claim, that this goes, too.
+    Tell,
     /// Remove the claim's finalizer.
     Release,
 }
@@ -267,6 +271,9 @@ fn pending(reason: &Reason) -> Verdict {
     Verdict { phase: ClaimPhase::Pending, ready: why(reason), step: None }
 }
 
+/// What a volume says that waits for who has it.
+const IN_USE: &str = "InUse";
+
 fn leaving(facts: &Facts) -> Verdict {
     let phase = facts.phase.unwrap_or(ClaimPhase::Pending);
     let passed_over = planted!("deleted-in-use") && facts.volume.is_some();
@@ -287,7 +294,11 @@ fn leaving(facts: &Facts) -> Verdict {
             } else {
                 being_deleted("Volume", &volume.name)
             },
-            step: (!volume.deleting).then_some(Step::DeleteVolume),
+            step: match (volume.deleting, volume.told) {
+                (false, _) => Some(Step::DeleteVolume),
+                (true, false) if volume.why.0 == IN_USE => Some(Step::Tell),
+                (true, _) => None,
+            },
         },
         Some(_) | None => {
             Verdict { phase, ready: being_deleted("VolumeClaim", ""), step: Some(Step::Release) }

@@ -1,6 +1,6 @@
 //! Where a volume stands, in words for people, and when its object may go.
 use super::Reason;
-use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, Rung, Truth};
 use crate::api::volume::{VolumePhase, VolumeSource};
 
 /// The claim behind a volume.
@@ -8,8 +8,10 @@ use crate::api::volume::{VolumePhase, VolumeSource};
 pub enum Claim {
     /// Nobody has claimed it yet.
     None,
-    /// It is there.
+    /// It is there, and does not have the volume yet.
     Live,
+    /// It is there, and has the volume.
+    Bound,
     /// It was there.
     Gone,
 }
@@ -43,8 +45,8 @@ pub struct Facts<'a> {
     pub deleting: bool,
     /// Where it comes from.
     pub source: Source,
-    /// What becomes of it when its claim is gone.
-    pub reclaim: ReclaimPolicy,
+    /// Its data outlives its object.
+    pub kept: bool,
     /// Its claim.
     pub claim: Claim,
     /// Its host, if one was ever assigned.
@@ -71,24 +73,10 @@ pub struct Facts<'a> {
 /// that is held keeps its place whatever comes beside it; one that nobody will be granted any more leaves it to others.
 pub fn rank(facts: &Facts<'_>) -> u8 {
     let spent = facts.claim == Claim::Gone || facts.deleting;
-    match (facts.held, spent && kept(facts)) {
+    match (facts.held, spent && facts.kept) {
         (true, _) => 0,
         (false, false) => 1,
         (false, true) => 2,
-    }
-}
-
-/// Whether the backend's volume stays when the object goes.
-pub fn kept(facts: &Facts<'_>) -> bool {
-    outlives(facts.source, facts.reclaim)
-}
-
-/// The same, by where it comes from and what is to become of it.
-pub fn outlives(source: Source, reclaim: ReclaimPolicy) -> bool {
-    match source {
-        Source::Created => reclaim == ReclaimPolicy::Retain,
-        Source::Existing => true,
-        Source::Ephemeral => false,
     }
 }
 
@@ -121,13 +109,37 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     // What is being made of it has to find it, and may have to be asked for by it once more.
-    facts.deleting && !facts.held && (kept(facts) && facts.copy.is_none() || absent)
+    let left_alone = facts.kept && facts.copy.is_none() && facts.claim != Claim::Bound;
+    facts.deleting && !facts.held && (left_alone || absent)
+}
+
+/// What is told when its object goes, of what stays behind and nobody else has written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Farewell {
+    /// Nothing.
+    None,
+    /// How its plugin calls what it keeps.
+    Kept,
+    /// That its plugin may keep one, and that nobody knows how it calls it.
+    KeptInDoubt,
+}
+
+/// What is told of a volume that goes; `named` when it is known how its plugin calls it.
+pub fn farewell(facts: &Facts<'_>, named: bool) -> Farewell {
+    let absent = exists(facts) == Rung::Down && !facts.attempting;
+    match (facts.source, named) {
+        _ if !facts.kept || absent => Farewell::None,
+        // Whoever registered it has it written down.
+        (Source::Existing | Source::Ephemeral, _) => Farewell::None,
+        (Source::Created, true) => Farewell::Kept,
+        (Source::Created, false) => Farewell::KeptInDoubt,
+    }
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
 /// policy was changed. That the claim is gone has to be sure. Not while a copy of it is being made.
 pub fn unwanted(facts: &Facts<'_>) -> bool {
-    !facts.deleting && facts.claim == Claim::Gone && !kept(facts) && facts.copy.is_none()
+    !facts.deleting && facts.claim == Claim::Gone && !facts.kept && facts.copy.is_none()
 }
 
 /// Why what is made of another object, a volume or a snapshot, gets no first host yet; nothing if it may. `source` is the other one, if
@@ -162,6 +174,14 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
     if facts.deleting {
         return match (failing, facts.copy.as_ref()) {
+            // Of what is not kept, its host asks for the claim itself, before it deletes anything.
+            (_, copy) if facts.kept && facts.claim == Claim::Bound && !facts.held && copy.is_none() => {
+                not_ready(
+                    VolumePhase::Releasing,
+                    "InUse",
+                    "is bound to its claim, and goes once that is deleted, too".into(),
+                )
+            }
             (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
             (None, _) if facts.held => {
                 not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
@@ -171,7 +191,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
                 "InUse",
                 format!("waits until {copy}, which is made of it, is made or deleted"),
             ),
-            (None, None) => match facts.shared.as_ref().filter(|_| !kept(facts)) {
+            (None, None) => match facts.shared.as_ref().filter(|_| !facts.kept) {
                 Some(other) => not_ready(
                     VolumePhase::Releasing,
                     HANDLE_SHARED,
@@ -238,11 +258,11 @@ mod tests {
                 Some((Rung::Up, 2)),
                 Some((Rung::Down, 1)),
             ] {
-                for reclaim in [ReclaimPolicy::Delete, ReclaimPolicy::Retain] {
+                for retained in [false, true] {
                     all.push(Facts {
                         deleting: bits & 1 != 0,
                         source: if bits & 2 != 0 { Source::Existing } else { Source::Created },
-                        reclaim,
+                        kept: retained || bits & 2 != 0,
                         claim: Claim::Live,
                         host: (bits & 4 != 0).then_some(host),
                         no_host: (bits & 4 == 0).then_some(why),
@@ -293,10 +313,9 @@ mod tests {
         for facts in all(&host, &why) {
             if gone(&facts) {
                 assert!(facts.deleting && !facts.held, "{facts:?}");
-                let kept = facts.source == Source::Existing || facts.reclaim == ReclaimPolicy::Retain;
                 let never = facts.host.is_none();
                 let sure = (never || facts.exists == Some((Rung::Down, 2))) && !facts.attempting;
-                assert!(kept || sure, "{facts:?}");
+                assert!(facts.kept || sure, "{facts:?}");
             }
         }
     }
@@ -305,12 +324,40 @@ mod tests {
     fn only_what_was_made_for_a_claim_that_is_gone_is_unwanted() {
         let (host, why) = (host(), Reason::NoHost);
         for facts in all(&host, &why) {
-            for claim in [Claim::None, Claim::Live, Claim::Gone] {
+            for claim in [Claim::None, Claim::Live, Claim::Bound, Claim::Gone] {
                 let facts = Facts { claim, ..facts.clone() };
-                let made = facts.source == Source::Created && facts.reclaim == ReclaimPolicy::Delete;
-                assert_eq!(unwanted(&facts), made && claim == Claim::Gone && !facts.deleting, "{facts:?}");
+                assert_eq!(
+                    unwanted(&facts),
+                    !facts.kept && claim == Claim::Gone && !facts.deleting,
+                    "{facts:?}"
+                );
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_goes_only_after_the_claim_that_has_it() {
+        let (host, why) = (host(), Reason::NoHost);
+        let mut waited = 0;
+        for facts in all(&host, &why).into_iter().filter(|facts| facts.deleting) {
+            let bound = Facts { claim: Claim::Bound, ..facts.clone() };
+            let absent = exists(&facts) == Rung::Down && !facts.attempting;
+            assert_eq!(gone(&bound), !facts.held && absent, "{facts:?}");
+            for claim in [Claim::None, Claim::Live, Claim::Gone] {
+                let facts = Facts { claim, ..facts.clone() };
+                assert_eq!(gone(&facts), !facts.held && (facts.kept || absent), "{facts:?}");
+            }
+            if facts.kept && !facts.held {
+                let full = Condition::new("Provisioned", Truth::False, "ResourceExhausted", "no room");
+                for provisioning in [None, Some(&full)] {
+                    let (_, condition) = standing(&Facts { provisioning, ..bound.clone() });
+                    assert_eq!(condition.reason, "InUse", "{condition:?}");
+                    assert!(condition.message.contains("its claim"), "{condition:?}");
+                }
+                waited += 1;
+            }
+        }
+        assert_eq!(waited, 60);
     }
 
     #[test]
@@ -339,7 +386,7 @@ mod tests {
             // The other's data is no reason to keep the object of what is kept anyway.
             assert_eq!(gone(&second), gone(&facts));
             let first = Facts { shared: other(), ..facts.clone() };
-            let goes = facts.deleting && !facts.held && !kept(&facts);
+            let goes = facts.deleting && !facts.held && !facts.kept;
             let word = if goes { HANDLE_SHARED.to_owned() } else { standing(&facts).1.reason };
             assert_eq!(standing(&first).1.reason, word, "{first:?}");
         }
@@ -354,9 +401,22 @@ mod tests {
                 let rank = rank(&facts);
                 assert_eq!(rank == 0, facts.held);
                 // What may be deleted at the backend at any moment leaves its place to nobody.
-                assert!(rank < 2 || kept(&facts), "{facts:?}");
-                let over = kept(&facts) && standing(&facts).0 == VolumePhase::Released;
+                assert!(rank < 2 || facts.kept, "{facts:?}");
+                let over = facts.kept && standing(&facts).0 == VolumePhase::Released;
                 assert!(rank == 2 || facts.held || !over, "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_stays_behind_is_told_once_its_object_goes() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why).into_iter().filter(gone) {
+            let sure = facts.host.is_none() || facts.exists == Some((Rung::Down, 2));
+            let stays = facts.source == Source::Created && facts.kept && (facts.attempting || !sure);
+            for (named, told) in [(true, Farewell::Kept), (false, Farewell::KeptInDoubt)] {
+                let told = if stays { told } else { Farewell::None };
+                assert_eq!(farewell(&facts, named), told, "{facts:?}");
             }
         }
     }
@@ -392,7 +452,8 @@ mod tests {
         let (host, why) = (host(), Reason::NoHost);
         let all = all(&host, &why).into_iter().filter(|facts| facts.host.is_none() && !facts.attempting);
         for facts in all {
-            let facts = Facts { source: Source::Ephemeral, no_host: None, exists: None, ..facts };
+            let facts =
+                Facts { source: Source::Ephemeral, kept: false, no_host: None, exists: None, ..facts };
             assert_eq!(gone(&facts), facts.deleting && !facts.held, "{facts:?}");
             assert_eq!(standing(&facts).0 == VolumePhase::Ready, !facts.deleting, "{facts:?}");
             let left = Facts { claim: Claim::Gone, ..facts };
@@ -424,7 +485,7 @@ mod tests {
         let facts = Facts {
             deleting: false,
             source: Source::Created,
-            reclaim: ReclaimPolicy::Delete,
+            kept: false,
             claim: Claim::Live,
             host: Some(&host),
             no_host: None,
@@ -446,8 +507,14 @@ mod tests {
         assert_eq!(exists(&going), Rung::Unknown, "but its deletion is the new host's to confirm");
         let let_go = Facts { exists: Some((Rung::Down, 1)), ..going };
         assert!(!gone(&let_go), "the new host may be making it");
-        let registered =
-            Facts { source: Source::Existing, host: None, exists: None, provisioning: None, ..sure };
+        let registered = Facts {
+            source: Source::Existing,
+            kept: true,
+            host: None,
+            exists: None,
+            provisioning: None,
+            ..sure
+        };
         assert_eq!(standing(&registered).0, VolumePhase::Ready, "no controller service, nobody to ask");
         assert_eq!(standing(&Facts { claim: Claim::Gone, ..registered }).0, VolumePhase::Released);
     }

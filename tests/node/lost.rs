@@ -1,4 +1,6 @@
 //! What goes while nobody looks: a staging mount, a Volume.
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use wharfline::csi::Rpc;
 
@@ -159,8 +161,18 @@ async fn a_volume_that_is_deleted_under_its_claim_keeps_the_data_until_the_claim
     };
     rig.world.until(&rig.volumes, "vol-1", "kept", waits).await;
     assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    // It looks ever more seldom, and at once when it is told.
+    let again = |v: &Value| {
+        v["status"]["nextAttemptTime"].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok())
+    };
+    let later = |v: &Value| again(v).is_some_and(|at| at > jiff::Timestamp::now() + Duration::from_secs(3));
+    let seen = rig.world.until(&rig.volumes, "vol-1", "looked for seldom", later).await;
     rig.world.delete(&claims, "data").await;
+    let told = json!({ "metadata": { "annotations": { "wharfline.dev/claim-goes": "data" } } });
+    rig.world.patch(&rig.volumes, "vol-1", told).await;
     rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+    let next = again(&serde_json::to_value(seen).unwrap()).unwrap();
+    assert!(jiff::Timestamp::now() < next, "it waited for its time");
     rig.world.let_go(&rig.volumes, "vol-1").await;
     rig.world.let_go(&claims, "data").await;
     rig.finish().await;

@@ -21,7 +21,7 @@ use crate::api::meta::{
     Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
 };
 use crate::api::quantity;
-use crate::api::volume::{BEGUN_ANEW, CreateSource, Expansion, NO_ROOM};
+use crate::api::volume::{BEGUN_ANEW, CLAIM_GOES, CreateSource, Expansion, NO_ROOM};
 use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeStatus};
 use crate::csi::{self, check};
 use crate::plan::registry::Service;
@@ -201,7 +201,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let generation = volume.meta().generation.unwrap_or_default();
     // What cannot grow while it is used may when that is over (CO-CTRL-111).
     let used = volume.spec.size.map(|_| seen.held);
-    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{used:?}", host.epoch));
+    let told = volume.annotations().contains_key(CLAIM_GOES);
+    node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{used:?}/{told}", host.epoch));
     let step = match provision::next(wanted, source, seen) {
         Next::Do(step) => step,
         Next::Converged

@@ -9,6 +9,7 @@ fn volume() -> Volume {
         ready: true,
         why: ("Provisioning".into(), "is on its way".into()),
         deleting: false,
+        told: false,
         kept: false,
         unfillable: false,
         superseded: false,
@@ -313,8 +314,16 @@ fn a_claim_leaves_after_its_users_and_its_volume() {
     assert_eq!((word(&next(&used)), next(&used).step), ("InUse", None));
     let unused = Facts { volume: Some(volume()), ..leaving.clone() };
     assert_eq!(next(&unused).step, Some(Step::DeleteVolume));
-    let waiting = Facts { volume: Some(Volume { deleting: true, ..volume() }), ..leaving.clone() };
-    assert_eq!(next(&waiting).step, None);
+    for (word, told, step) in [
+        ("Releasing", false, None),
+        // It was deleted first, and waits for its claim: it is told, once.
+        ("InUse", false, Some(Step::Tell)),
+        ("InUse", true, None),
+    ] {
+        let why = (word.to_owned(), String::new());
+        let volume = Some(Volume { deleting: true, why, told, ..volume() });
+        assert_eq!(next(&Facts { volume, ..leaving.clone() }).step, step, "{word} {told}");
+    }
     for volume in [None, Some(Volume { kept: true, ..volume() })] {
         assert_eq!(next(&Facts { volume, ..leaving.clone() }).step, Some(Step::Release));
     }

@@ -147,7 +147,7 @@ async fn who_comes_for_a_claim_that_is_on_its_way_out_is_not_let_in() {
 }
 
 /// Scenario B30.
-/// What was there before is never deleted, whatever its policy says, and whichever of the two goes first.
+/// What was there before is never deleted, whatever its policy says, and whichever of the two is deleted first.
 #[tokio::test(start_paused = true)]
 async fn a_registered_volume_stays_without_its_claim_and_goes_without_a_deletion_of_its_data() {
     for policy in ["Delete", "Retain"] {
@@ -166,9 +166,14 @@ async fn a_registered_volume_stays_without_its_claim_and_goes_without_a_deletion
         assert_eq!(kept["status"]["phase"], "Released", "{policy}");
         assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{policy}: nobody asked for that");
         bench.delete("volumes", "", "volume-first").await;
-        bench.until("it goes", |seen| at(seen, "volume-first").is_null()).await;
-        bench.until("it is lost", |seen| claimed(seen, "volume-first")["status"]["phase"] == "Lost").await;
+        bench.until("it waits", |seen| why(&at(seen, "volume-first")) == "InUse").await;
+        bench.quiet().await;
+        let waits = at(&bench.seen, "volume-first");
+        assert_eq!(waits["status"]["phase"], "Releasing", "{policy}: its claim has it");
+        let claim = claimed(&bench.seen, "volume-first");
+        assert_eq!((&claim["status"]["phase"], why(&claim).as_str()), (&json!("Bound"), "BeingDeleted"));
         bench.delete("volumeclaims", "default", "volume-first").await;
+        bench.until("both are gone", |seen| at(seen, "volume-first").is_null()).await;
         bench.delete("volumes", "", "claim-first").await;
         let empty = |seen: &Seen| seen.all("volumes").is_empty() && seen.all("volumeclaims").is_empty();
         bench.until("nothing is left", empty).await;
@@ -202,6 +207,16 @@ async fn the_policy_counts_as_it_is_when_the_claim_goes() {
         assert_eq!(left.is_null(), policy == "Delete", "{policy}: {left}");
         assert_eq!(bench.ledger.count("delete"), 1, "{policy}: {:?}", bench.ledger.calls());
     }
+    // What stays is told with how its plugin calls it.
+    let kept = bench.seen.only("volumes");
+    bench.delete("volumes", "", kept["metadata"]["name"].as_str().unwrap()).await;
+    bench.until("it is forgotten", |seen| seen.all("volumes").is_empty()).await;
+    let told =
+        bench.seen.all("events").into_iter().filter(|event| event["reason"] == "Kept").collect::<Vec<_>>();
+    let note = told[0]["message"].as_str().unwrap();
+    let handle = format!("\"{}\"", kept["status"]["handle"].as_str().unwrap());
+    assert!(told.len() == 1 && note.contains(&handle), "{told:?}");
+    assert_eq!(bench.ledger.count("delete"), 1);
     bench.end().await;
 }
 
