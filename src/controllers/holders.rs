@@ -489,15 +489,17 @@ pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -
     if volumes.iter().any(|(_, v)| attachments_of(context, v).iter().any(|a| a.spec.node_name == node)) {
         return None;
     }
-    if let Some(reason) = volumes.iter().find_map(|(claim, v)| held(v, allocation, claim, node)) {
-        // It was said when it was bound, and is said anew once another one has it.
-        let status = allocation.status.as_ref();
-        let ready = status.and_then(|status| status.conditions.iter().find(|c| c.kind == READY));
-        let said = ready.is_some_and(|ready| ready.message == reason.to_string());
-        let kept = status.is_some_and(|status| status.obstacle.is_some());
-        return (!said || kept).then_some(reason);
-    }
-    volumes.iter().find_map(|(_, v)| new_attachment(context, v, node, false).err())
+    let status = allocation.status.as_ref();
+    let ready = status.and_then(|status| status.conditions.iter().find(|c| c.kind == READY));
+    let said = ready.map(|ready| ready.message.as_str()).unwrap_or_default();
+    let told = status.is_some_and(|status| status.obstacle.is_some());
+    let (held, free): (Vec<_>, Vec<_>) = volumes
+        .iter()
+        .map(|(claim, v)| (v, held(v, allocation, claim, node)))
+        .partition(|(_, held)| held.is_some());
+    let held = held.into_iter().find_map(|(_, held)| held);
+    let fault = || free.iter().find_map(|(v, _)| new_attachment(context, v, node, false).err());
+    holders::obstacle((said, told), held, fault)
 }
 
 /// The attachment with all that undoing it needs and nobody let in; or what of that is not known yet, and why.

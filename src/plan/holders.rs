@@ -284,12 +284,35 @@ fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Re
             return Err(Reason::NotReleased { node: attachment.node.clone() });
         }
     }
+    // What a holder elsewhere was granted by and we do not see may let its node write.
+    let unknown = |holder: &&Holder| {
+        holder.node_name != wanted.node_name
+            && attachment_of(facts, holder).is_none()
+            && chosen_for(facts, holder).is_none()
+            && facts.holders.iter().any(|(held, _)| held == *holder)
+    };
+    if let Some(holder) = holders.iter().find(unknown).filter(|_| would_write) {
+        return Err(Reason::NotReleased { node: holder.node_name.clone() });
+    }
     // A writer's attachment elsewhere may be yet to be made: this one is closed, and made anew for readers.
     let writer = holders.iter().any(|holder| !holder.read_only && holder.node_name != wanted.node_name);
     if would_write && wanted.read_only && writer {
         return Err(Reason::NotReleased { node: wanted.node_name.clone() });
     }
     release::grant(&facts.volume, facts.mode, holders, wanted)
+}
+
+/// What an allocation with a place is told of its volumes beside its conditions: for whom it waits, unless it says that already, and
+/// else what is wrong with those that nobody has. `said` is the message of its `Ready` condition, with whether anything was told so
+/// before: that stands for as long as it is true.
+pub fn obstacle(
+    (said, told): (&str, bool),
+    held: Option<Reason>,
+    fault: impl FnOnce() -> Option<Reason>,
+) -> Option<Reason> {
+    // It was said when it was bound, and is said anew once another one has it.
+    let news = |reason: &Reason| told || said != reason.to_string();
+    held.filter(news).or_else(fault)
 }
 
 /// Who has an attachment: one that goes on using it, if there is such a one.

@@ -455,6 +455,59 @@ fn one_node_at_most_is_let_write_whoever_is_let_in_there() {
     }
 }
 
+/// What a reader was granted by may have been made for a writer: where it is not seen it counts as that, until the server says that it
+/// is gone. On three nodes the server is asked of one at a time.
+#[test]
+fn a_writer_waits_for_a_reader_elsewhere_whose_attachment_is_not_seen() {
+    let (gone, reader, writer) = (holder("x", "c", true), holder("r", "a", true), holder("w", "b", false));
+    let granted =
+        |facts: &Facts, who: &Holder| !next(facts).waiting.iter().any(|(of, _)| *of == who.allocation);
+    for chosen in [Vec::new(), vec![("b".to_owned(), "b1".to_owned())]] {
+        let mut facts = facts(AccessMode::MultiNodeSingleWriter);
+        facts.chosen = chosen;
+        facts.holders = vec![(by("c1", gone.clone()), User::Down), (by("a1", reader.clone()), User::Wants)];
+        wants(&mut facts, &[reader.clone(), writer.clone()]);
+        assert!(!granted(&facts, &writer), "{:?}", next(&facts));
+        // The cache catches up: it was made for a writer, or for readers.
+        for read_only in [false, true] {
+            let mut seen = facts.clone();
+            seen.attachments.push(Attachment { read_only, ..attachment("a", "a1", &["r"]) });
+            assert_eq!(granted(&seen, &writer), read_only, "{:?}", next(&seen));
+        }
+        // A reader has it all the same.
+        let third = holder("y", "d", true);
+        wants(&mut facts, &[reader.clone(), writer.clone(), third.clone()]);
+        assert!(!next(&facts).waiting.iter().any(|(of, _)| *of == third.allocation), "{:?}", next(&facts));
+        // By the server's word it goes, and the writer comes.
+        settle(&mut facts, true);
+        assert_eq!(facts.holders.iter().filter(|(h, _)| !h.read_only).count(), 1, "{:?}", facts.holders);
+    }
+}
+
+#[test]
+fn who_waits_for_two_things_is_told_the_one_that_it_does_not_say_yet() {
+    let by =
+        |holder: &str| Reason::HeldElsewhere { volume: "v".into(), holder: holder.into(), node: "a".into() };
+    let fault = Reason::NoHost;
+    let said = by("d/r").to_string();
+    for (said, told, held, broken, expected) in [
+        ("", false, None, false, None),
+        ("", false, Some(by("d/r")), false, Some(by("d/r"))),
+        ("", false, None, true, Some(fault.clone())),
+        // It says so itself, and hears what else is wrong.
+        (&said, false, Some(by("d/r")), false, None),
+        (&said, false, Some(by("d/r")), true, Some(fault.clone())),
+        // Another one has it by now.
+        (&said, false, Some(by("d/x")), true, Some(by("d/x"))),
+        // What its node took over from what it was told stands for as long as it is true.
+        (&said, true, Some(by("d/r")), true, Some(by("d/r"))),
+        (&said, true, None, false, None),
+    ] {
+        let found = obstacle((said, told), held.clone(), || broken.then(|| fault.clone()));
+        assert_eq!(found, expected, "{said:?} {told} {held:?} {broken}");
+    }
+}
+
 /// Where writers may come beside readers, a reader that was first keeps none of them out.
 #[test]
 fn a_writer_joins_a_reader_where_both_may_be_at_one_time() {
