@@ -69,6 +69,9 @@ pub struct Audit {
     /// listed. A plugin may list those of one account alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
+    /// Of snapshots: why none, or no more, were listed with this Secret; those of the next ones are all the same. Empty when they were.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unlisted: String,
     /// The snapshots that the plugin listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<BackendSnapshot>,

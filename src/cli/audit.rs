@@ -23,6 +23,8 @@ pub(crate) struct Listed<T> {
     pub(crate) entries: Vec<T>,
     /// Of snapshots: the Secrets that they were listed with, as `namespace/name`; an empty one where none went with the call.
     pub(crate) secrets: BTreeSet<String>,
+    /// Of snapshots: the Secrets with which not all could be listed, each with why.
+    pub(crate) refused: BTreeMap<String, String>,
 }
 
 /// All that was listed.
@@ -295,17 +297,22 @@ pub(crate) fn unlooked(lists: &[Listed<BackendSnapshot>], known: &Known) -> Vec<
         let whole = all.entry((&list.plugin, &list.node)).or_insert_with(empty);
         whole.entries.extend(list.entries.iter().cloned());
         whole.secrets.extend(list.secrets.iter().cloned());
+        whole.refused.extend(list.refused.clone());
     }
     let of = |list: &Listed<BackendSnapshot>| {
         let listed: BTreeSet<&str> = list.entries.iter().map(|entry| entry.handle.as_str()).collect();
         let of_it =
             known.snapshots.iter().filter(|s| is_missed(s, list) && !list.secrets.contains(&secret(s)));
         let unseen = of_it.filter(|s| pictures(s).iter().any(|handle| !listed.contains(handle)));
-        let why = |s: &Snapshot| match secret(s).as_str() {
-            "" => "without a Secret".to_owned(),
-            name => format!("with its Secret {name}"),
+        let told = |s: &Snapshot| {
+            let (plugin, secret) = (&list.plugin, secret(s));
+            let why = match list.refused.get(&secret) {
+                Some(why) => format!("plugin/{plugin} did not list with its Secret {secret}: {why}"),
+                None if secret.is_empty() => format!("plugin/{plugin} was not asked without a Secret"),
+                None => format!("plugin/{plugin} was not asked with its Secret {secret}"),
+            };
+            (label(s), why)
         };
-        let told = |s: &Snapshot| (label(s), format!("plugin/{} was not asked {}", list.plugin, why(s)));
         unseen.map(told).collect::<Vec<_>>()
     };
     all.values().flat_map(of).collect()
@@ -466,7 +473,7 @@ mod tests {
             plugin: "p".into(),
             node: String::new(),
             entries: volumes.iter().map(volume).collect(),
-            secrets: BTreeSet::new(),
+            ..Listed::default()
         }
     }
 
@@ -587,7 +594,8 @@ mod tests {
         let entry = |handle: &&str| BackendSnapshot { handle: (*handle).to_owned(), ..Default::default() };
         let entries = handles.iter().map(entry).collect();
         let secrets = [String::new()].into();
-        let snapshots = vec![Listed { plugin: "p".into(), node: node.into(), entries, secrets }];
+        let snapshots =
+            vec![Listed { plugin: "p".into(), node: node.into(), entries, secrets, ..Listed::default() }];
         let known = |snapshots: &[Snapshot]| Known { snapshots: snapshots.to_vec(), ..Known::default() };
         let all = findings(&Lists { volumes: Vec::new(), snapshots }, &known(before), &known(after));
         all.into_iter().map(|found| (found.what, found.subject)).collect()

@@ -89,14 +89,15 @@ async fn page(node: &Node, key: &InstanceKey, object: &PluginInstance, asked: &A
                     next_token,
                     ..blank.clone()
                 }),
-                AuditList::Snapshots => {
-                    asking.snapshots(asked).await.map(|((snapshots, next_token), secret)| Audit {
+                AuditList::Snapshots => asking.snapshots(asked).await.map(
+                    |OfSecret { secret, unlisted, snapshots, next_token }| Audit {
                         secret,
+                        unlisted,
                         snapshots,
                         next_token,
                         ..blank.clone()
-                    })
-                }
+                    },
+                ),
             }
         }
     };
@@ -121,6 +122,20 @@ fn able(node: &Node, key: &InstanceKey, list: AuditList) -> Result<Instance, &'s
 
 /// A part of a list, and where the next one begins.
 type Page<T> = (Vec<T>, String);
+
+/// Who may read a Secret, and the Secret; without one, none goes with the call.
+type Reader = (String, Option<SecretRef>);
+
+/// A part of the list of snapshots, with one Secret.
+#[derive(Default)]
+struct OfSecret {
+    /// Which one, as `namespace/name`; nothing at the end of all.
+    secret: Option<String>,
+    /// Why there are none, or no more, with this one.
+    unlisted: String,
+    snapshots: Vec<BackendSnapshot>,
+    next_token: String,
+}
 
 /// Why there is no page.
 enum Trouble {
@@ -176,59 +191,57 @@ impl Asking<'_> {
     }
 
     /// With each Secret of the snapshots whose calls are made here, one after the other: a plugin may want one and list what is of
-    /// that alone, and none but those of snapshots are given for it. Who cannot be read is passed over. Says with which one.
-    async fn snapshots(
-        &self,
-        asked: &AuditRequest,
-    ) -> Result<(Page<BackendSnapshot>, Option<String>), String> {
-        const METHOD: &str = "ListSnapshots";
+    /// that alone, and none but those of snapshots are given for it. One that cannot be read, or that the plugin refuses, says so, and
+    /// the others are asked all the same.
+    async fn snapshots(&self, asked: &AuditRequest) -> Result<OfSecret, String> {
         let (from, token) = asked.starting_token.split_once(' ').unwrap_or_default();
         let all = self.secrets();
-        let mut unread = None;
-        for (name, (asker, secret)) in all.range(from.to_owned()..) {
-            let secrets = match self.node.secrets(asker, secret.as_ref()).await {
-                Ok(secrets) => secrets,
-                Err(reason) => {
-                    unread.get_or_insert(reason);
-                    continue;
-                }
-            };
-            let token = if name == from { token } else { "" };
-            let (snapshots, next) = paged(METHOD, token, |starting_token, max_entries| {
-                let secrets = secrets.clone();
-                let request = proto::ListSnapshotsRequest {
-                    max_entries,
-                    starting_token,
-                    secrets,
-                    ..Default::default()
-                };
-                let call = self.instance.client.list_snapshots(request, self.terms(METHOD));
-                async move {
-                    let answer = self.follow(METHOD, call).await?;
-                    let snapshots: Result<_, _> =
-                        answer.entries.iter().map(|entry| snapshot(entry.snapshot.as_ref())).collect();
-                    Ok((snapshots?, answer.next_token))
-                }
-                .boxed()
-            })
-            .await?;
-            let another = || all.range((Bound::Excluded(name.clone()), Bound::Unbounded)).next();
-            let next = match (next.as_str(), another()) {
-                ("", None) => String::new(),
-                ("", Some((name, _))) => format!("{name} "),
-                (next, _) => format!("{name} {next}"),
-            };
-            return Ok(((snapshots, next), Some(name.clone())));
+        let gone = || Err("no Snapshot whose calls are made here has it any more".to_owned());
+        let (name, listed) = match all.range(from.to_owned()..).next() {
+            Some((name, _)) if name != from && !token.is_empty() => (from, gone()),
+            None if !token.is_empty() => (from, gone()),
+            Some((name, reader)) => (name.as_str(), self.with_secret(reader, token).await),
+            None => return Ok(OfSecret::default()),
+        };
+        let next = all.range((Bound::Excluded(name.to_owned()), Bound::Unbounded)).next();
+        let next = next.map(|(next, _)| format!("{next} ")).unwrap_or_default();
+        let secret = Some(name.to_owned());
+        match listed {
+            Ok((snapshots, token)) => {
+                let next_token = if token.is_empty() { next } else { format!("{name} {token}") };
+                Ok(OfSecret { secret, unlisted: String::new(), snapshots, next_token })
+            }
+            Err(why) if all.len() < 2 => Err(why),
+            Err(unlisted) => Ok(OfSecret { secret, unlisted, snapshots: Vec::new(), next_token: next }),
         }
-        match unread.filter(|_| asked.starting_token.is_empty()) {
-            Some(reason) => Err(reason.to_string()),
-            None => Ok(((Vec::new(), String::new()), None)),
-        }
+    }
+
+    async fn with_secret(
+        &self,
+        (asker, secret): &Reader,
+        token: &str,
+    ) -> Result<Page<BackendSnapshot>, String> {
+        const METHOD: &str = "ListSnapshots";
+        let secrets = self.node.secrets(asker, secret.as_ref()).await.map_err(|reason| reason.to_string())?;
+        paged(METHOD, token, |starting_token, max_entries| {
+            let secrets = secrets.clone();
+            let request =
+                proto::ListSnapshotsRequest { max_entries, starting_token, secrets, ..Default::default() };
+            let call = self.instance.client.list_snapshots(request, self.terms(METHOD));
+            async move {
+                let answer = self.follow(METHOD, call).await?;
+                let snapshots: Result<_, _> =
+                    answer.entries.iter().map(|entry| snapshot(entry.snapshot.as_ref())).collect();
+                Ok((snapshots?, answer.next_token))
+            }
+            .boxed()
+        })
+        .await
     }
 
     /// The Secrets of the plugin's Snapshots that this node makes the calls of, each as `namespace/name` with one of those who may
     /// read it. Without any, none goes with the call.
-    fn secrets(&self) -> BTreeMap<String, (String, Option<SecretRef>)> {
+    fn secrets(&self) -> BTreeMap<String, Reader> {
         let of = |snapshot: &Snapshot| {
             let of = snapshot.status.as_ref()?.of.as_ref()?;
             let secret = of.secret.clone().filter(|_| of.plugin == self.instance.plugin)?;

@@ -190,19 +190,34 @@ async fn snapshots_are_listed_with_each_secret_of_theirs() {
         ask(&rig, json!({ "id": "1", "list": "Snapshots", "startingToken": token })).await;
         let answer = answered(&rig, "1", &token).await;
         assert_eq!(answer["message"], Value::Null);
-        told.push(answer["secret"].clone());
+        told.push((answer["secret"].clone(), answer["unlisted"].clone()));
         match answer["nextToken"].as_str() {
             Some(next) => next.clone_into(&mut token),
             None => break,
         }
     }
-    assert_eq!(told, ["default/keys", "default/other"]);
+    let unread = told.remove(0);
+    assert_eq!(unread.0, "default/gone");
+    assert!(unread.1.as_str().unwrap().contains("default/gone"), "{unread:?}");
+    assert_eq!(told, [(json!("default/keys"), Value::Null), (json!("default/other"), Value::Null)]);
     let secrets = |password: &str| BTreeMap::from([("password".to_owned(), password.to_owned())]);
     assert_eq!(audits(&rig), [(String::new(), secrets("one")), (String::new(), secrets("two"))]);
-    // One that is gone meanwhile is passed over, and another's is not to be had by its name.
+    // One that is gone in the middle of its list says so, and another's is not to be had by its name.
     ask(&rig, json!({ "id": "2", "list": "Snapshots", "startingToken": "default/none t" })).await;
-    assert_eq!(answered(&rig, "2", "default/none t").await["secret"], "default/other");
-    assert_eq!(audits(&rig).last().unwrap(), &(String::new(), secrets("two")));
+    let middle = answered(&rig, "2", "default/none t").await;
+    assert_eq!((&middle["secret"], &middle["nextToken"]), (&json!("default/none"), &json!("default/other ")));
+    assert!(middle["unlisted"].as_str().unwrap().contains("any more"), "{middle}");
+    assert_eq!(audits(&rig).len(), 2);
+    // One that the plugin refuses hides nothing of the others.
+    rig.backend.next(Rpc::ListSnapshots, Answer::fail(Code::Unauthenticated, "it was revoked"));
+    ask(&rig, json!({ "id": "4", "list": "Snapshots", "startingToken": "default/keys " })).await;
+    let refused = answered(&rig, "4", "default/keys ").await;
+    assert_eq!(
+        (&refused["secret"], &refused["nextToken"]),
+        (&json!("default/keys"), &json!("default/other "))
+    );
+    assert!(refused["unlisted"].as_str().unwrap().contains("it was revoked"), "{refused}");
+    assert_eq!(refused["message"], Value::Null);
     ask(&rig, json!({ "id": "3", "list": "Snapshots", "startingToken": "default/x " })).await;
     let last = answered(&rig, "3", "default/x ").await;
     assert_eq!(

@@ -78,11 +78,11 @@ pub(super) async fn gather<T>(
     for (one, outcome) in asked.iter().zip(futures::future::join_all(answers).await) {
         match outcome {
             Ok(answers) => {
-                let secrets = answers.iter().filter_map(|answer| answer.secret.clone()).collect();
+                let (secrets, refused) = with_secrets(&answers);
                 let entries = answers.into_iter().flat_map(&entries).collect();
                 gathered.by.insert(one.instance.clone());
                 let (plugin, node) = (one.plugin.clone(), one.only.clone());
-                gathered.listed.push(Listed { plugin, node, entries, secrets });
+                gathered.listed.push(Listed { plugin, node, entries, secrets, refused });
             }
             Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
             Err(failure) => gathered.unasked.push(Unasked {
@@ -94,6 +94,16 @@ pub(super) async fn gather<T>(
         }
     }
     Ok(gathered)
+}
+
+/// The Secrets with which all was listed, and those with which it was not, each with why.
+fn with_secrets(answers: &[Answer]) -> (BTreeSet<String>, BTreeMap<String, String>) {
+    let of = |answer: &Answer| answer.secret.clone().map(|secret| (secret, answer.unlisted.clone()));
+    let (listed, refused): (Vec<_>, Vec<_>) =
+        answers.iter().filter_map(of).partition(|(_, why)| why.is_empty());
+    let refused: BTreeMap<_, _> = refused.into_iter().collect();
+    let listed = listed.into_iter().map(|(secret, _)| secret).filter(|secret| !refused.contains_key(secret));
+    (listed.collect(), refused)
 }
 
 /// An instance to ask.
@@ -124,12 +134,17 @@ async fn chosen(
     let wanted = plugins.iter().filter(|plugin| names.is_empty() || names.contains(&named(plugin)));
     let asked = |plugin: &Plugin| {
         let (name, scope) = (named(plugin), plugin.spec.controller_scope);
-        let mut all = to_ask((&name, list), scope, (&instances, &lives), known.homes(&name));
-        if list == AuditList::Snapshots && scope == ControllerScope::Cluster {
-            let able = able((&name, list), &instances, &lives);
-            all.extend(beside(&all, &able, &known.secrets(&name)));
+        // A plugin that wants a Secret is not asked without one where it has one.
+        let with_secrets = match (list, scope) {
+            (AuditList::Snapshots, ControllerScope::Cluster) => {
+                readers(&able((&name, list), &instances, &lives), &known.secrets(&name))
+            }
+            (AuditList::Snapshots, ControllerScope::Node) | (AuditList::Volumes, _) => Vec::new(),
+        };
+        if !with_secrets.is_empty() {
+            return with_secrets;
         }
-        all
+        to_ask((&name, list), scope, (&instances, &lives), known.homes(&name))
     };
     Ok(wanted.flat_map(asked).collect())
 }
@@ -170,29 +185,20 @@ fn able<'a>(
     able
 }
 
-/// Those that are asked for snapshots beside the first one, for Secrets that only their nodes may read.
-fn beside(
-    asked: &[Asked],
-    able: &[&PluginInstance],
-    secrets: &BTreeMap<String, BTreeSet<String>>,
-) -> Vec<Asked> {
+/// Those that are asked for snapshots with the Secrets that there are, each by a node that may read it.
+fn readers(able: &[&PluginInstance], secrets: &BTreeMap<String, BTreeSet<String>>) -> Vec<Asked> {
     let at = |node: &String| able.iter().find(|instance| instance.spec.node_name == *node);
-    let node_of = |one: &Asked| {
-        let instance = able.iter().find(|instance| name(instance) == one.instance)?;
-        Some(instance.spec.node_name.clone())
-    };
-    let mut nodes: BTreeSet<String> = asked.iter().filter_map(node_of).collect();
-    let mut more = Vec::new();
+    let (mut nodes, mut all) = (BTreeSet::new(), Vec::new());
     for readers in secrets.values() {
         if readers.is_disjoint(&nodes)
             && let Some(instance) = readers.iter().find_map(at)
         {
             nodes.insert(instance.spec.node_name.clone());
             let plugin = instance.spec.plugin.clone();
-            more.push(Asked { plugin, instance: name(instance), only: String::new() });
+            all.push(Asked { plugin, instance: name(instance), only: String::new() });
         }
     }
-    more
+    all
 }
 
 fn to_ask(
@@ -438,9 +444,15 @@ pub(super) fn the_one<T>(
         }
         lists.retain(|list| list.node == *node);
     }
-    // What all nodes know may have been listed by several of them.
+    // What all nodes know may have been listed by several of them, each with Secrets of its own.
     if lists.iter().all(|list| list.node.is_empty()) {
-        lists.truncate(1);
+        let whole = lists.into_iter().reduce(|mut whole, list| {
+            whole.entries.extend(list.entries);
+            whole.secrets.extend(list.secrets);
+            whole.refused.extend(list.refused);
+            whole
+        });
+        lists = whole.into_iter().collect();
     }
     if lists.len() > 1 {
         let nodes: Vec<_> = lists.iter().map(|list| list.node.as_str()).collect();
@@ -490,7 +502,7 @@ mod tests {
             plugin: "p".to_owned(),
             node: node.to_owned(),
             entries: handles.to_vec(),
-            secrets: BTreeSet::new(),
+            ..Listed::default()
         };
         let find = |node: Option<&str>| {
             let lists = vec![list("a", &["x", "h"]), list("b", &["h"]), list("c", &["y"])];
@@ -534,17 +546,58 @@ mod tests {
 
     const LISTS: &str = "controller/LIST_VOLUMES";
 
+    fn instance(name: &str, node: &str, ready: &str, role: &str, can: &str) -> PluginInstance {
+        serde_json::from_value(json!({ "apiVersion": API_VERSION, "kind": "PluginInstance",
+            "metadata": { "name": name },
+            "spec": { "plugin": "p", "role": role, "nodeName": node, "task": "t",
+                "allocation": { "namespace": "n", "name": "a", "uid": "u" } },
+            "status": { "capabilities": [can], "conditions": [{ "type": "Ready", "status": ready, "reason": "R",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } }))
+        .unwrap()
+    }
+
+    /// Each with a node that may read it, and none is asked without one where there is one.
+    #[test]
+    fn snapshots_are_asked_for_with_each_secret() {
+        let all = [
+            instance("i-4", "b", "True", "Monolith", LISTS),
+            instance("i-2", "a", "True", "Controller", LISTS),
+        ];
+        let lives = ["a", "b"].map(str::to_owned).into();
+        let able: Vec<_> = able(("p", AuditList::Volumes), &all, &lives);
+        let secrets = |nodes: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
+            let of = |(secret, nodes): &(&str, &[&str])| {
+                ((*secret).to_owned(), nodes.iter().map(|node| (*node).to_owned()).collect())
+            };
+            nodes.iter().map(of).collect()
+        };
+        for (nodes, asked) in [
+            (&[][..], &[][..]),
+            (&[("k", &["a"][..])], &["i-2"]),
+            (&[("k", &["b"])], &["i-4"]),
+            (&[("k", &["a", "b"])], &["i-2"]),
+            (&[("k", &["b"]), ("l", &["a", "b"])], &["i-4"]),
+            (&[("k", &["a"]), ("l", &["b"]), ("m", &["b"])], &["i-2", "i-4"]),
+            (&[("l", &["0", "gone"])], &[]),
+        ] {
+            let names: Vec<_> = readers(&able, &secrets(nodes)).into_iter().map(|one| one.instance).collect();
+            assert_eq!(names, asked, "{nodes:?}");
+        }
+        let answer = |secret: &str, unlisted: &str| Answer {
+            secret: Some(secret.to_owned()),
+            unlisted: unlisted.to_owned(),
+            ..Answer::default()
+        };
+        // One that breaks off after a part of its list is one that was refused.
+        let (listed, refused) = with_secrets(&[answer("k", ""), answer("k", "revoked"), answer("l", "")]);
+        assert_eq!(
+            (listed, refused),
+            (["l".to_owned()].into(), [("k".to_owned(), "revoked".to_owned())].into())
+        );
+    }
+
     #[test]
     fn one_instance_is_asked_for_all_or_one_on_each_node() {
-        let instance = |name: &str, node: &str, ready: &str, role: &str, can: &str| -> PluginInstance {
-            serde_json::from_value(json!({ "apiVersion": API_VERSION, "kind": "PluginInstance",
-                "metadata": { "name": name },
-                "spec": { "plugin": "p", "role": role, "nodeName": node, "task": "t",
-                    "allocation": { "namespace": "n", "name": "a", "uid": "u" } },
-                "status": { "capabilities": [can], "conditions": [{ "type": "Ready", "status": ready, "reason": "R",
-                    "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } }))
-            .unwrap()
-        };
         let all = [
             instance("i-4", "b", "True", "Monolith", LISTS),
             instance("i-3", "a", "True", "Controller", LISTS),
@@ -569,26 +622,6 @@ mod tests {
         let unasked: Vec<_> =
             asked.iter().filter(|a| a.instance.is_empty()).map(|a| a.only.as_str()).collect();
         assert_eq!(unasked, ["0", "gone"], "nor is that of a node that has volumes and no instance any more");
-        // With a Secret that another node alone may read, that one is asked, too.
-        let able: Vec<_> = able(("p", AuditList::Volumes), &all, &lives);
-        let secrets = |nodes: &[(&str, &[&str])]| -> BTreeMap<String, BTreeSet<String>> {
-            let of = |(secret, nodes): &(&str, &[&str])| {
-                ((*secret).to_owned(), nodes.iter().map(|node| (*node).to_owned()).collect())
-            };
-            nodes.iter().map(of).collect()
-        };
-        let first = [Asked { plugin: "p".into(), instance: "i-2".into(), only: String::new() }];
-        for (nodes, more) in [
-            (&[][..], &[][..]),
-            (&[("k", &["a"][..])], &[]),
-            (&[("k", &["a", "b"])], &[]),
-            (&[("k", &["a"]), ("l", &["b"]), ("m", &["b"])], &["i-4"]),
-            (&[("l", &["0", "gone"])], &[]),
-        ] {
-            let names: Vec<_> =
-                beside(&first, &able, &secrets(nodes)).into_iter().map(|one| one.instance).collect();
-            assert_eq!(names, more, "{nodes:?}");
-        }
         // Who lists no snapshots is not asked for any.
         let snapshots = |can: &str| -> Vec<String> {
             let one = [instance("i", "a", "True", "Controller", can)];

@@ -3,7 +3,7 @@
 //!
 //! The latter may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
 //! directory, and neither server nor store has to do with them.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -51,16 +51,17 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
     let unasked = gathered.may_have_it(args.node.as_ref());
     let which = (args.handle.as_str(), args.node.as_ref());
     let asked_with: BTreeSet<String> = gathered.listed.iter().flat_map(|list| list.secrets.clone()).collect();
+    let refused: BTreeMap<String, String> =
+        gathered.listed.iter().flat_map(|list| list.refused.clone()).collect();
     let found = the_one(gathered.listed, which, |(snapshot, _): &Entry| snapshot.handle == args.handle)?;
     let Some(mut list) = found else {
         let unread = chosen.map(secret_of).filter(|secret| !asked_with.contains(secret));
-        return Err(unlisted(args, unasked, unread));
+        return Err(unlisted(args, unasked, (unread, refused)));
     };
-    let secret = list.entries.first().map(|(_, secret)| secret.clone()).unwrap_or_default();
-    let class = class_with(session, args, (chosen, &classes), &secret)?;
+    let with: BTreeSet<String> = list.entries.iter().map(|(_, secret)| secret.clone()).collect();
     let (plugin, node, secrets) = (list.plugin.clone(), list.node.clone(), std::mem::take(&mut list.secrets));
     let entries = list.entries.into_iter().map(|(snapshot, _)| snapshot).collect();
-    let list = Listed { plugin, node: node.clone(), entries, secrets };
+    let list = Listed { plugin, node: node.clone(), entries, secrets, ..Listed::default() };
     let known = known(session, &kinds).await?;
     let told = findings(&Lists { snapshots: vec![list], ..Lists::default() }, &before, &known);
     let its = |found: &&Finding| found.subject == args.handle && found.what != What::SnapshotNotListed;
@@ -76,6 +77,7 @@ async fn adopt(session: &mut Session<'_>, args: &AdoptSnapshot) -> Result<(), Fa
             return Err(Failure::new(Exit::Conflict, what).try_this("wharfline get snapshots -A -o wide"));
         }
     }
+    let class = class_with(session, args, (chosen, &classes), &with)?;
     let mut source = json!({ "handle": args.handle, "plugin": args.plugin });
     if !node.is_empty() {
         source["nodeName"] = json!(node);
@@ -128,46 +130,93 @@ fn secret_of(class: &VolumeClass) -> String {
     named.map(|of| format!("{}/{}", namespace(&of.namespace), of.name)).unwrap_or_default()
 }
 
-/// The class whose Secret the snapshot's calls want: the one that is named, or the first of the plugin's that has the Secret that the
+/// The class whose Secret the snapshot's calls want: the one that is named, or the first of the plugin's that has a Secret that the
 /// snapshot was listed with.
 fn class_with(
     session: &mut Session<'_>,
     args: &AdoptSnapshot,
     (chosen, classes): (Option<&VolumeClass>, &[VolumeClass]),
-    secret: &str,
+    with: &BTreeSet<String>,
 ) -> Result<Option<String>, Failure> {
-    let name = |class: &VolumeClass| class.metadata.name.clone().unwrap_or_default();
-    if chosen.is_some() || secret.is_empty() {
-        return Ok(chosen.map(name));
+    match fitting(&args.plugin, (chosen, classes), with) {
+        Fit::Chosen(class) => Ok(Some(class)),
+        Fit::Unneeded => Ok(None),
+        Fit::Class(class, secret) => {
+            session.note(format_args!(
+                "it is listed with the Secret {secret}, which class {class} has for its snapshots"
+            ));
+            Ok(Some(class))
+        }
+        Fit::Missing(secret) => {
+            let what =
+                format!("\"{}\" of plugin/{} is listed with the Secret {secret}", args.handle, args.plugin);
+            let failure = Failure::new(Exit::Conflict, what).because("no class has it for its snapshots");
+            Err(failure.try_this(
+                "make a class of the plugin whose secrets.snapshot is that, or choose one with --class",
+            ))
+        }
     }
-    let fits = classes.iter().filter(|class| class.spec.plugin == args.plugin && secret_of(class) == secret);
-    let Some(class) = fits.map(name).min() else {
-        let what =
-            format!("\"{}\" of plugin/{} is listed with the Secret {secret}", args.handle, args.plugin);
-        let failure = Failure::new(Exit::Conflict, what).because("no class has it for its snapshots");
-        return Err(
-            failure.try_this("give --class with a class of the plugin whose secrets.snapshot is that")
-        );
-    };
-    session.note(format_args!(
-        "it is listed with the Secret {secret}, which class {class} has for its snapshots"
-    ));
-    Ok(Some(class))
 }
 
-fn unlisted(args: &AdoptSnapshot, unasked: Option<Failure>, unread: Option<String>) -> Failure {
+/// Which class a snapshot is adopted with.
+#[derive(Debug, PartialEq, Eq)]
+enum Fit {
+    /// The one that was named.
+    Chosen(String),
+    /// None: it was listed without a Secret.
+    Unneeded,
+    /// This one, for it has this Secret.
+    Class(String, String),
+    /// None has this Secret.
+    Missing(String),
+}
+
+fn fitting(
+    plugin: &str,
+    (chosen, classes): (Option<&VolumeClass>, &[VolumeClass]),
+    with: &BTreeSet<String>,
+) -> Fit {
+    let name = |class: &VolumeClass| class.metadata.name.clone().unwrap_or_default();
+    if let Some(class) = chosen {
+        return Fit::Chosen(name(class));
+    }
+    let needed = |secret: &String| !secret.is_empty() && with.contains(secret);
+    let of_plugin = classes.iter().filter(|class| class.spec.plugin == plugin);
+    let fits = of_plugin.map(|class| (name(class), secret_of(class))).filter(|(_, secret)| needed(secret));
+    match (fits.min(), with.first()) {
+        (Some((class, secret)), _) => Fit::Class(class, secret),
+        (None, None) => Fit::Unneeded,
+        (None, Some(first)) if first.is_empty() => Fit::Unneeded,
+        (None, Some(first)) => Fit::Missing(first.clone()),
+    }
+}
+
+fn unlisted(
+    args: &AdoptSnapshot,
+    unasked: Option<Failure>,
+    (unread, refused): (Option<String>, BTreeMap<String, String>),
+) -> Failure {
     let by_hand = "a Snapshot with spec.source.handle can be applied without the plugin's list";
     if let Some(failure) = unasked {
         return failure.try_this(by_hand);
     }
     let what = format!("plugin/{} lists no snapshot \"{}\"", args.plugin, args.handle);
-    if let Some(secret) = unread.filter(|secret| !secret.is_empty()) {
-        let why = format!("it was not asked with the Secret {secret}, which no Snapshot of it has yet");
-        return Failure::new(Exit::NotFound, what)
-            .because(why)
+    let failure = Failure::new(Exit::NotFound, what);
+    // With the class's Secret, or any: it may be of one that is refused.
+    let of_class = unread.filter(|secret| !secret.is_empty());
+    let known =
+        refused.iter().find(|(secret, _)| of_class.as_ref().is_none_or(|of_class| of_class == *secret));
+    if let Some((secret, why)) = known {
+        return failure
+            .because(format!("with the Secret {secret} it lists none: {why}"))
             .try_this(format!("{by_hand}, with volumeClassName"));
     }
-    Failure::new(Exit::NotFound, what).try_this(format!("wharfline volume audit {}", args.plugin))
+    if let Some(secret) = of_class {
+        return failure
+            .because(format!("it was not asked with the Secret {secret}, which no Snapshot of it has yet"))
+            .try_this(format!("{by_hand}, with volumeClassName"));
+    }
+    failure.try_this(format!("wharfline volume audit {}", args.plugin))
 }
 
 async fn blocks(session: &mut Session<'_>, args: &Blocks) -> Result<(), Failure> {
@@ -368,6 +417,34 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_is_adopted_with_a_class_that_has_a_secret_it_was_listed_with() {
+        let class = |name: &str, plugin: &str, secret: &str| -> VolumeClass {
+            let secrets =
+                if secret.is_empty() { json!({}) } else { json!({ "snapshot": { "name": secret } }) };
+            serde_json::from_value(json!({ "apiVersion": API_VERSION, "kind": "VolumeClass",
+                "metadata": { "name": name }, "spec": { "plugin": plugin, "secrets": secrets } }))
+            .unwrap()
+        };
+        let classes =
+            [class("z", "p", "a"), class("silver", "p", "b"), class("aa", "q", "a"), class("no", "p", "")];
+        for (chosen, with, fit) in [
+            (Some(3), &["default/a"][..], Fit::Chosen("no".into())),
+            (None, &[], Fit::Unneeded),
+            (None, &[""], Fit::Unneeded),
+            (None, &["default/a"], Fit::Class("z".into(), "default/a".into())),
+            // Whichever it was listed with: one of them has a class.
+            (None, &["default/0", "default/b"], Fit::Class("silver".into(), "default/b".into())),
+            (None, &["", "default/a"], Fit::Class("z".into(), "default/a".into())),
+            (None, &["", "default/0"], Fit::Unneeded),
+            (None, &["other/a", "x/y"], Fit::Missing("other/a".into())),
+        ] {
+            let with_secrets: BTreeSet<String> = with.iter().map(|secret| (*secret).to_owned()).collect();
+            let chosen = chosen.map(|which: usize| &classes[which]);
+            assert_eq!(fitting("p", (chosen, &classes), &with_secrets), fit, "{with:?}");
+        }
+    }
 
     #[test]
     fn what_was_told_is_summed_up() {

@@ -57,8 +57,8 @@ async fn audit(session: &mut Session<'_>, args: &Audit) -> Result<(), Failure> {
     for one in &unasked {
         session.report(&one.failure);
     }
-    for (what, why) in &unlooked {
-        session.note(format_args!("{what} was not looked for: {why}"));
+    for (what, why) in unlooked.iter().cloned() {
+        session.report(&Failure::failed(format!("{what} was not looked for")).because(why));
     }
     if asked == 0 && found.is_empty() {
         return Ok(());
@@ -132,10 +132,15 @@ fn way_on(found: &[Finding]) -> Option<String> {
     Some(format!("to use one that is unknown: {ways}; or delete it at the backend"))
 }
 
-/// How many there were; of snapshots only where there were any.
+/// How many there were, each counted once however often it was listed; of snapshots only where there were any.
 fn count(lists: &Lists) -> String {
-    let volumes: usize = lists.volumes.iter().map(|list| list.entries.len()).sum();
-    let snapshots: usize = lists.snapshots.iter().map(|list| list.entries.len()).sum();
+    fn of<'a, T>(lists: &'a [Listed<T>], handle: impl Fn(&'a T) -> &'a str) -> usize {
+        let each = lists.iter().flat_map(|list| list.entries.iter().map(move |entry| (list, entry)));
+        let each = each.map(|(list, entry)| (list.plugin.as_str(), list.node.as_str(), handle(entry)));
+        each.collect::<BTreeSet<_>>().len()
+    }
+    let volumes = of(&lists.volumes, |volume| volume.handle.as_str());
+    let snapshots = of(&lists.snapshots, |snapshot| snapshot.handle.as_str());
     let volumes = plural(volumes, "volume");
     if snapshots == 0 { volumes } else { format!("{volumes} and {}", plural(snapshots, "snapshot")) }
 }
