@@ -186,14 +186,29 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
         _ = terminate.recv() => false,
     };
     if let Some(scratch) = scratch {
-        if !whole {
+        let told = || {
             let word = "taking away what was made; interrupt once more to leave it where it is";
-            writeln!(std::io::stderr(), "{word}")?;
+            writeln!(std::io::stderr(), "{word}")
+        };
+        let mut once = !whole;
+        if once {
+            told()?;
         }
-        let stopped = tokio::select! {
-            () = examiner.clean() => false,
-            _ = interrupt.recv() => true,
-            _ = terminate.recv() => true,
+        let stopped = {
+            let cleaning = examiner.clean();
+            tokio::pin!(cleaning);
+            loop {
+                tokio::select! {
+                    () = &mut cleaning => break false,
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                // The first one ends what is asked; where all was asked already, it says what a second one would do.
+                if std::mem::replace(&mut once, true) {
+                    break true;
+                }
+                told()?;
+            }
         };
         if stopped {
             examiner.leave("not taken away: interrupted");

@@ -1,4 +1,5 @@
 //! What is made for an examination, and how it is taken away again: by the record alone, in mirror order, whatever happened.
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,17 @@ pub(super) enum Debt {
 }
 
 impl Debt {
+    /// The volume that it is of, or that it uses; nothing while its id is not known.
+    fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Volume(_, id) => id.as_deref(),
+            Self::Snapshot(..) => None,
+            Self::Attached(request) => Some(&request.volume_id),
+            Self::Staged(request) => Some(&request.volume_id),
+            Self::Published(request) => Some(&request.volume_id),
+        }
+    }
+
     fn words(&self) -> String {
         match self {
             Self::Volume(request, id) => {
@@ -47,15 +59,22 @@ impl Debt {
 }
 
 impl Examiner {
-    /// Takes away all that is owed, the last first. What stays has a line in `left`.
+    /// Takes away all that is owed, the last first. What stays has a line in `left`, and so has what is beneath it: a volume that may still be
+    /// used is not taken away.
     pub(super) async fn clean(&mut self) {
-        let mut unheard = 0;
+        let (mut unheard, mut used) = (0, BTreeSet::new());
         // It is owed until it is paid: whoever is interrupted here begins with it again.
         while let Some(debt) = self.debts.last().cloned() {
             if unheard >= GIVEN_UP {
                 return self.leave("not tried: the driver does not answer");
             }
+            if debt.volume().is_some_and(|volume| used.contains(volume)) {
+                self.paid();
+                self.left.push(format!("{}: not tried: it may be used still", debt.words()));
+                continue;
+            }
             let failure = self.settle(&debt).await.err();
+            used.extend(failure.as_ref().and(debt.volume()).map(str::to_owned));
             unheard = if failure.as_ref().is_some_and(is_unheard) { unheard + 1 } else { 0 };
             self.paid();
             self.left.extend(failure.map(|failure| format!("{}: {failure}", debt.words())));
