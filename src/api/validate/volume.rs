@@ -24,7 +24,7 @@ pub fn class(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             faults.required(format!("spec.allowedTopologies[{i}]"), message);
         }
     }
-    if old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
+    if was("fsType") != spec["fsType"] {
         fs_type(&mut faults, "spec.fsType", &spec["fsType"]);
     }
     if let Some(old) = old {
@@ -42,10 +42,14 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     reference(&mut faults, "spec.claimRef.name", &spec["claimRef"]["name"]);
     access_modes(&mut faults, &spec["accessModes"]);
     one_of(&mut faults, "spec.source", &spec["source"], &["create", "existing", "ephemeral"], true);
-    // What a class of before has is no fault of the volume that is made by it.
-    let made = spec["source"]["create"].is_object().then_some(&spec["mountOptions"]);
-    let was = made.or(old.map(|old| &old["spec"]["mountOptions"])).unwrap_or(&Value::Null);
-    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"], was);
+    // What a class or a claim of before has is no fault of the volume that is made by it.
+    let made = ["create", "ephemeral"].iter().any(|source| spec["source"][source].is_object());
+    let was = |field: &str| match old {
+        _ if made => spec[field].clone(),
+        Some(old) => old["spec"][field].clone(),
+        None => Value::Null,
+    };
+    mount_options(&mut faults, "spec.mountOptions", &spec["mountOptions"], &was("mountOptions"));
     if spec["source"]["existing"].is_object() {
         handle(&mut faults, "spec.source.existing.handle", ("volume", &spec["source"]["existing"]["handle"]));
         map_size(&mut faults, "spec.source.existing.context", &spec["source"]["existing"]["context"]);
@@ -76,7 +80,7 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         map_size(&mut faults, "spec.source.create.parameters", &spec["source"]["create"]["parameters"]);
     }
     size(&mut faults, &spec["size"]);
-    if old.is_none_or(|old| old["spec"]["fsType"] != spec["fsType"]) {
+    if was("fsType") != spec["fsType"] {
         fs_type(&mut faults, "spec.fsType", &spec["fsType"]);
     }
     given(&mut faults, "spec.attributes", &spec["attributes"]);
@@ -436,6 +440,22 @@ mod tests {
             let mut later = odd.clone();
             later["spec"]["reclaimPolicy"] = json!("Retain");
             assert!(class(&later, Some(&odd)).is_empty(), "{odd}");
+        }
+        // A volume is refused it where a person said it, and made where it comes from a class or a claim of before.
+        for (source, refused) in [
+            (json!({ "existing": { "handle": "h" } }), true),
+            (json!({ "create": { "name": "v", "requiredBytes": 1 } }), false),
+            (json!({ "ephemeral": { "handle": "h" } }), false),
+        ] {
+            for (field, value, path) in [
+                ("fsType", json!("ext4 "), "spec.fsType"),
+                ("mountOptions", json!([""]), "spec.mountOptions[0]"),
+            ] {
+                let mut of = json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "source": source } });
+                of["spec"][field] = value;
+                let expected = if refused { vec![path] } else { vec![] };
+                assert_eq!(paths(&volume(&of, None)), expected, "{of}");
+            }
         }
         let options = json!(["noatime", "commit=30", "context=\"a:b\"", "X-y", "ro,nodev"]);
         assert!(
