@@ -53,10 +53,11 @@ impl Known {
         all.filter(|node| !node.is_empty()).collect()
     }
 
-    /// The Secrets of a plugin's Snapshots, each with the nodes that make the calls of one: these may read it.
+    /// The Secrets of a plugin's Snapshots, each with the nodes that make the calls of one: these may read it. An empty one stands for
+    /// those that have none.
     pub(crate) fn secrets(&self, plugin: &str) -> BTreeMap<String, BTreeSet<String>> {
         let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for snapshot in self.snapshots.iter().filter(|s| self::plugin(s) == plugin && !secret(s).is_empty()) {
+        for snapshot in self.snapshots.iter().filter(|s| self::plugin(s) == plugin) {
             let host = snapshot.status.as_ref().and_then(SnapshotStatus::calling_host);
             all.entry(secret(snapshot)).or_default().extend(host.map(|host| host.node_name.clone()));
         }
@@ -307,6 +308,9 @@ pub(crate) fn unlooked(lists: &[Listed<BackendSnapshot>], known: &Known) -> Vec<
         let told = |s: &Snapshot| {
             let (plugin, secret) = (&list.plugin, secret(s));
             let why = match list.refused.get(&secret) {
+                Some(why) if secret.is_empty() => {
+                    format!("plugin/{plugin} did not list without a Secret: {why}")
+                }
                 Some(why) => format!("plugin/{plugin} did not list with its Secret {secret}: {why}"),
                 None if secret.is_empty() => format!("plugin/{plugin} was not asked without a Secret"),
                 None => format!("plugin/{plugin} was not asked with its Secret {secret}"),

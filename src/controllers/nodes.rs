@@ -181,8 +181,8 @@ fn status(context: &Context, node: &Node, state: HostNode) -> Value {
         ("Unknown", "NoLease", "its daemon has not taken a lease".to_owned())
     } else if deletion(node) == Deletion::TakeOut {
         let command = fence_command(&context.world, &name);
-        let sentence = "its daemon was heard when the Node was deleted, and is silent since: what runs there may run on. Start it \
-                        again, and it takes down what is there; if the machine is surely off,";
+        let sentence = "its daemon was heard when the Node was deleted, and is silent since: what runs there may run on, and is \
+                        waited for. Start the daemon again or, if the machine is surely off,";
         ("Unknown", SILENT_SINCE_DELETED, format!("{sentence} {command}"))
     } else {
         ("Unknown", "LeaseNotRenewed", "its daemon has not renewed its lease in time".to_owned())

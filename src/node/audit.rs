@@ -240,14 +240,20 @@ impl Asking<'_> {
     }
 
     /// The Secrets of the plugin's Snapshots that this node makes the calls of, each as `namespace/name` with one of those who may
-    /// read it. Without any, none goes with the call.
+    /// read it. None goes with the call of those that have none, or where there are no Snapshots.
     fn secrets(&self) -> BTreeMap<String, Reader> {
         let of = |snapshot: &Snapshot| {
             let of = snapshot.status.as_ref()?.of.as_ref()?;
-            let secret = of.secret.clone().filter(|_| of.plugin == self.instance.plugin)?;
+            if of.plugin != self.instance.plugin {
+                return None;
+            }
+            let secret = of.secret.clone();
             let namespace = snapshot.namespace().unwrap_or_default();
-            let name = format!("{}/{}", secret.namespace, secret.name);
-            Some((name, (format!("snapshots/{namespace}/{}", snapshot.name_any()), Some(secret))))
+            let name = secret.as_ref().map(|secret| format!("{}/{}", secret.namespace, secret.name));
+            Some((
+                name.unwrap_or_default(),
+                (format!("snapshots/{namespace}/{}", snapshot.name_any()), secret),
+            ))
         };
         let all = self.node.caches.snapshots.all();
         let all: BTreeMap<_, _> = all.iter().filter_map(|snapshot| of(snapshot)).collect();

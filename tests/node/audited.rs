@@ -144,11 +144,15 @@ async fn volumes_with_much_to_say_are_told_in_answers_that_fit() {
 
 /// A snapshot that was there before, whose calls are made here with a Secret.
 async fn with_secret(rig: &Rig, name: &str, secret: &str) {
+    let secret = json!({ "namespace": "default", "name": secret });
+    there(rig, name, json!({ "plugin": "scripted", "secret": secret })).await;
+}
+
+async fn there(rig: &Rig, name: &str, of: Value) {
     let snapshots: kube::Api<Snapshot> = rig.world.namespaced();
     let object = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": name },
         "spec": { "source": { "handle": format!("{name}/9"), "plugin": "scripted" } } });
     rig.world.create(&snapshots, object).await;
-    let of = json!({ "plugin": "scripted", "secret": { "namespace": "default", "name": secret } });
     let status = json!({ "of": of, "controller": { "nodeName": NODE, "epoch": 1 } });
     rig.world.status(&snapshots, name, status).await;
     rig.world.until(&snapshots, name, "looked for", |s| s["status"]["taking"].is_object()).await;
@@ -224,8 +228,14 @@ async fn snapshots_are_listed_with_each_secret_of_theirs() {
         (&last["secret"], &last["snapshots"], &last["message"]),
         (&Value::Null, &Value::Null, &Value::Null)
     );
+    // Of those that have none it is asked without, too.
+    there(&rig, "d", json!({ "plugin": "scripted" })).await;
+    ask(&rig, json!({ "id": "5", "list": "Snapshots", "startingToken": "" })).await;
+    let bare = answered(&rig, "5", "").await;
+    assert_eq!((&bare["secret"], &bare["nextToken"]), (&json!(""), &json!("default/gone ")));
+    assert_eq!(audits(&rig).last().unwrap(), &(String::new(), BTreeMap::new()));
     forgotten(&rig).await;
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b", "c", "d"] {
         without(&rig, name).await;
     }
     rig.finish().await;

@@ -28,6 +28,10 @@ pub enum Wish {
         path: String,
         spec: Value,
     },
+    /// The volume of a claim is deleted, whatever becomes of the claim.
+    DeleteVolumeOf {
+        claim: String,
+    },
     /// A node's boot is declared dead, or nothing of the node any more.
     Fence {
         node: String,
@@ -42,6 +46,8 @@ impl Wish {
                 format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
             }
             Self::Delete { path } | Self::Change { path, .. } => path.clone(),
+            // Beside what is asked of the claim itself.
+            Self::DeleteVolumeOf { claim } => format!("{claim}-volume"),
             Self::Fence { node, .. } => format!("/api/v1/nodes/{node}"),
         }
     }
@@ -121,7 +127,7 @@ async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &s
                 let spec = match wish {
                     Wish::Create { object, .. } => Some(&object["spec"]),
                     Wish::Change { spec, .. } => Some(spec),
-                    Wish::Delete { .. } | Wish::Fence { .. } => None,
+                    Wish::Delete { .. } | Wish::DeleteVolumeOf { .. } | Wish::Fence { .. } => None,
                 };
                 if let Some(spec) = spec {
                     let uid = told["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
@@ -152,6 +158,20 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             Err(404) => Some(Value::Null),
             Err(_) => None,
         },
+        Wish::DeleteVolumeOf { claim } => {
+            let claim = match ask(client, "GET", claim, None).await {
+                Ok(claim) => claim,
+                Err(404) => return Some(Value::Null),
+                Err(_) => return None,
+            };
+            let Some(volume) = claim["status"]["volumeName"].as_str() else { return Some(Value::Null) };
+            match ask(client, "DELETE", &format!("/apis/wharfline.dev/v1alpha1/volumes/{volume}"), None).await
+            {
+                Ok(told) => Some(told),
+                Err(404) => Some(Value::Null),
+                Err(_) => None,
+            }
+        }
         Wish::Change { path, spec } => ask(client, "PATCH", path, Some(&json!({ "spec": spec }))).await.ok(),
         Wish::Fence { boot, .. } => {
             let taint =

@@ -57,24 +57,25 @@ impl Manifest {
 
     /// A plugin's processes are to be started with another word in their environment.
     fn change(&self, word: &str) -> Wish {
-        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
         let mut spec = self.object["spec"].clone();
         spec["instances"][0]["env"] = json!({ "VERSION": word });
-        Wish::Change { path: format!("{}/{name}", self.collection), spec }
+        Wish::Change { path: self.path(), spec }
     }
 
     /// A claim is to be larger, with other attributes.
     fn grow(&self) -> Wish {
-        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
         let mut spec = self.object["spec"].clone();
         spec["resources"] = json!({ "requests": { "storage": "2Mi" } });
         spec["volumeAttributesClassName"] = json!("fast");
-        Wish::Change { path: format!("{}/{name}", self.collection), spec }
+        Wish::Change { path: self.path(), spec }
     }
 
     pub fn delete(&self) -> Wish {
-        let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
-        Wish::Delete { path: format!("{}/{name}", self.collection) }
+        Wish::Delete { path: self.path() }
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection, self.object["metadata"]["name"].as_str().unwrap_or_default())
     }
 }
 
@@ -428,7 +429,16 @@ impl Run {
         if !calm {
             self.faults.plan(4 + below(16), now, now + time(10));
         }
-        self.wish(shuffled(manifests).iter().map(Manifest::delete).collect(), time(10))?;
+        let mut ends: Vec<Wish> = Vec::new();
+        for manifest in shuffled(manifests) {
+            // Some delete the volume beside its claim, a while before or after; who has it, or is made of it, is waited for all the same.
+            if !calm && manifest.collection.ends_with("/volumeclaims") && chance(300) {
+                let at = usize::try_from(below(ends.len() as u64 + 1)).unwrap();
+                ends.insert(at, Wish::DeleteVolumeOf { claim: manifest.path() });
+            }
+            ends.push(manifest.delete());
+        }
+        self.wish(ends, time(10))?;
         self.faults.heal(&mut self.cluster);
         let away_after = self.settle("everything is gone", |cluster, most| {
             if cluster.desk.open() > 0 {
