@@ -138,9 +138,7 @@ pub enum Fault {
         bytes: i64,
     },
     /// A capacity that was not asked for.
-    #[error(
-        "the volume has {bytes} bytes, outside the range asked for ({required} to {limit}, 0 for no bound)"
-    )]
+    #[error("the volume has {bytes} bytes; asked for were {}", sizes::range(*required, *limit))]
     CapacityOutOfRange {
         /// As reported.
         bytes: i64,
@@ -363,8 +361,8 @@ pub enum Confirmation {
     Confirmed,
     /// Nothing is confirmed; the plugin's own words, if any, as a person may read them.
     NotConfirmed(String),
-    /// The plugin confirmed something else than was asked: it did not understand the question.
-    Contradicted,
+    /// The plugin confirmed something else than was asked: it did not understand the question. The field in which it differs.
+    Contradicted(&'static str),
 }
 
 /// Compares the answer of `ValidateVolumeCapabilities` with the question: an old plugin may ignore what is new in it.
@@ -385,15 +383,14 @@ pub fn confirmation(
     let same = |asked: &BTreeMap<String, String>, echo: &BTreeMap<String, String>| {
         echo.iter().all(|(key, value)| asked.get(key) == Some(value))
     };
-    if capabilities
-        && same(&asked.volume_context, &confirmed.volume_context)
-        && same(&asked.parameters, &confirmed.parameters)
-        && same(&asked.mutable_parameters, &confirmed.mutable_parameters)
-    {
-        Confirmation::Confirmed
-    } else {
-        Confirmation::Contradicted
-    }
+    let parts = [
+        ("volume_capabilities", capabilities),
+        ("volume_context", same(&asked.volume_context, &confirmed.volume_context)),
+        ("parameters", same(&asked.parameters, &confirmed.parameters)),
+        ("mutable_parameters", same(&asked.mutable_parameters, &confirmed.mutable_parameters)),
+    ];
+    let differs = parts.iter().find(|(_, same)| !same);
+    differs.map_or(Confirmation::Confirmed, |(field, _)| Confirmation::Contradicted(field))
 }
 
 fn echoes(asked: &VolumeCapability, echo: &VolumeCapability) -> bool {

@@ -30,6 +30,11 @@ fn handle_of(volume: &Volume) -> &str {
     given.or(volume.spec.source.told().map(|(handle, _)| handle)).unwrap_or_default()
 }
 
+/// What is told of a record that has the handle still: nothing that the backend says.
+pub(super) fn standing(name: &str, handle: &str) -> String {
+    format!("the record here, {name}, has the handle {handle:?} still")
+}
+
 /// The failure with what was found.
 pub(super) fn with(failure: Failure, found: &str) -> Failure {
     Failure { message: format!("{}; looked up: {found}", failure.message), ..failure }
@@ -43,7 +48,7 @@ pub(super) async fn of_node(node: &Node, (name, handle): (&str, &str), failure: 
     match Box::pin(node.volume(name)).await {
         Err(error) if is_anothers(&error) => failure,
         read => match stands(read, (name, handle)) {
-            Ok(_) => with(failure, &format!("Volume \"{name}\" is there, with the handle {handle:?}")),
+            Ok(_) => with(failure, &standing(&format!("Volume \"{name}\""), handle)),
             Err(found) => with(failure, &found),
         },
     }

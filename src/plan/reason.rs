@@ -421,7 +421,7 @@ impl std::fmt::Display for Reason {
                 "nobody said how large volume \"{volume}\" is, so that what its claim requests is neither compared with it nor \
                  an expansion: say it once in the volume's spec.source.existing.capacity"
             ),
-            Self::SourceMismatch { from, details } => write!(f, "cannot be filled from {from}: {details}"),
+            Self::SourceMismatch { from, details } => write!(f, "does not fit {from}: {details}"),
             Self::AttributesMismatch { class, of, plugin } => write!(
                 f,
                 "VolumeAttributesClass \"{class}\" is of plugin \"{of}\", and the volume of \"{plugin}\"; name one of \"{plugin}\""

@@ -78,6 +78,9 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
     let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
+    // What is made for this alone goes again: a node that comes back to a cluster is no server.
+    let new: Vec<_> =
+        OF_A_SERVER.into_iter().filter(|name| !stored && !data_dir.join(name).exists()).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -90,7 +93,10 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
             };
             match left {
                 Left::Undone => Ok(()),
-                Left::ToItself => Box::pin(run(args, &data_dir, stop.clone())).await,
+                Left::ToItself => {
+                    Box::pin(run(args, &data_dir, stop.clone())).await?;
+                    forget(&data_dir, &new)
+                }
             }
         };
         let work = tokio::time::timeout(whole, work);
@@ -101,6 +107,18 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         signals.abort();
         result
     })
+}
+
+/// What a server keeps in its data directory.
+const OF_A_SERVER: [&str; 5] = ["store.redb", "store.redb.wal", "store.redb.lock", "pki", "audit.log"];
+
+/// Takes away what the server kept that took everything down here.
+fn forget(data_dir: &Path, names: &[&str]) -> anyhow::Result<()> {
+    for name in names {
+        let path = data_dir.join(name);
+        crate::sys::remove::tree(&path).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 /// How long nobody need be told what is waited for.

@@ -138,7 +138,7 @@ async fn a_source_that_is_not_found_is_looked_for_again() {
     rig.volume_up("vol-2").await;
     let calls = asked(&rig, "vol-2");
     assert!(calls.len() == 3 && calls.windows(2).all(|two| two[0] == two[1]), "{calls:?}");
-    rig.told("CreateVolumeFailed", "looked up: Volume \"vol-1\" is there, with the handle").await;
+    rig.told("CreateVolumeFailed", "looked up: the record here, Volume \"vol-1\", has the handle").await;
     end(rig).await;
 }
 

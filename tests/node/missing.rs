@@ -130,7 +130,7 @@ async fn a_node_looks_into_our_record_before_it_asks_again_for_what_was_not_foun
     rig.end_all().await;
     for rpc in rpcs {
         assert_eq!(rig.count(rpc), 3, "{rpc}");
-        let found = format!("looked up: Volume \"vol-1\" is there, with the handle {handle:?}");
+        let found = format!("looked up: the record here, Volume \"vol-1\", has the handle {handle:?} still");
         rig.told(&format!("{rpc}Failed"), &found).await;
     }
     assert_eq!((rig.count(VALIDATE), rig.count(GET)), (0, 0));
@@ -178,7 +178,7 @@ async fn a_volume_that_was_there_and_is_not_found_is_asked_for_again_until_it_is
     rig.volume_up("vol-1").await;
     let calls = rig.backend.calls_of(VALIDATE);
     assert!(calls.len() == 3 && calls.windows(2).all(|two| two[0].ask == two[1].ask), "{calls:?}");
-    let found = "looked up: Volume \"vol-1\" is there, with the handle \"there\"";
+    let found = "looked up: the record here, Volume \"vol-1\", has the handle \"there\" still";
     rig.told("ValidateVolumeCapabilitiesFailed", found).await;
     rig.world.delete(&rig.volumes, "vol-1").await;
     rig.world.let_go(&rig.volumes, "vol-1").await;

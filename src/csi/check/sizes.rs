@@ -46,3 +46,13 @@ fn within(range: Option<&CapacityRange>, bytes: i64) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+/// A range of bytes for people.
+pub(super) fn range(required: i64, limit: i64) -> String {
+    match (required, limit) {
+        (required, 0) => format!("{required} at least"),
+        (0, limit) => format!("{limit} at most"),
+        (required, limit) if required == limit => format!("{required}, no less and no more"),
+        (required, limit) => format!("{required} at least and {limit} at most"),
+    }
+}

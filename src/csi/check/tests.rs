@@ -175,8 +175,24 @@ fn an_echo_has_the_flags_and_the_kind_that_were_asked_for() {
             ValidateVolumeCapabilitiesRequest { volume_capabilities: vec![asked], ..Default::default() };
         let told = Confirmed { volume_capabilities: vec![echo], ..Default::default() };
         let answer = ValidateVolumeCapabilitiesResponse { confirmed: Some(told), message: String::new() };
-        let wanted = if confirmed { Confirmation::Confirmed } else { Confirmation::Contradicted };
+        let wanted = if confirmed {
+            Confirmation::Confirmed
+        } else {
+            Confirmation::Contradicted("volume_capabilities")
+        };
         assert_eq!(confirmation(&request, &answer), wanted, "{request:?} {answer:?}");
+    }
+}
+
+#[test]
+fn a_range_is_told_by_the_bounds_that_it_has() {
+    for (required, limit, told) in [
+        (5, 0, "5 at least"),
+        (0, 7, "7 at most"),
+        (5, 7, "5 at least and 7 at most"),
+        (5, 5, "5, no less and no more"),
+    ] {
+        assert_eq!(sizes::range(required, limit), told);
     }
 }
 
@@ -210,7 +226,7 @@ fn confirmations() {
     }
     let block = Some(AccessType::Block(BlockVolume {}));
     for echo in [capability(2, mount("ext4")), capability(1, mount("xfs")), capability(1, block)] {
-        assert_eq!(says(echo.clone()), Confirmation::Contradicted, "{echo:?}");
+        assert_eq!(says(echo.clone()), Confirmation::Contradicted("volume_capabilities"), "{echo:?}");
     }
     let silent = ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() };
     assert_eq!(confirmation(&asked, &silent), Confirmation::NotConfirmed("no".into()));
@@ -219,7 +235,7 @@ fn confirmations() {
     assert_eq!(confirmation(&asked, &empty), Confirmation::Confirmed);
     let other = Confirmed { volume_context: pairs(&[("k", "w")]), ..Default::default() };
     let other = ValidateVolumeCapabilitiesResponse { confirmed: Some(other), message: String::new() };
-    assert_eq!(confirmation(&asked, &other), Confirmation::Contradicted);
+    assert_eq!(confirmation(&asked, &other), Confirmation::Contradicted("volume_context"));
 }
 
 fn taken(id: &str, source: &str) -> Snapshot {

@@ -2,7 +2,7 @@
 use kube::ResourceExt as _;
 
 use super::super::context::Node;
-use super::super::lookup::{record, with};
+use super::super::lookup::{record, standing, with};
 use super::super::mounts::{BLOCKED, in_words};
 use super::super::requests;
 use super::{Attempt, measured};
@@ -38,7 +38,7 @@ pub(super) async fn of_source(node: &Node, content: Option<&Content>, failure: F
     let Some(content) = content.filter(|_| failure.is_not_found()) else { return failure };
     let (handle, name) = (&content.handle, named(content));
     let found = match Box::pin(source(node, content)).await {
-        Ok(Some(())) => format!("{name} is there, with the handle {handle:?}"),
+        Ok(Some(())) => standing(&name, handle),
         Ok(None) => format!("{name} is gone, or another one by now"),
         Err(error) => format!("{name} could not be read: {}", in_words(&error)),
     };
@@ -97,7 +97,7 @@ async fn asked(node: &Node, names: Attempt<'_>, (volume, handle): (&Volume, &str
     // A driver without the call is not asked again before it comes anew (CO-ERR-12).
     let step = format!("{}/lookup", names.key);
     if of == Rpc::ValidateVolumeCapabilities || node.retry.remaining(&step).is_some() {
-        return format!("Volume \"{}\" is there, with the handle {handle:?}", volume.name_any());
+        return standing(&format!("Volume \"{}\"", volume.name_any()), handle);
     }
     let asker = format!("volumes/{}", volume.name_any());
     let secrets = match node.secrets(&asker, volume.spec.secrets.provision.as_ref()).await {

@@ -521,10 +521,11 @@ async fn validate(
                 let action = action(provision::Step::Validate);
                 node.events.tell(about.clone(), Tone::Warning, "NotConfirmed", action, &note);
             }
-            check::Confirmation::Contradicted => {
-                let message =
-                    "the plugin confirmed other capabilities than those asked for; correct the volume's";
-                return Err(Blocked::Answer(message.to_owned()));
+            check::Confirmation::Contradicted(field) => {
+                let message = format!(
+                    "the plugin confirmed another {field} than the one asked for; correct the volume's"
+                );
+                return Err(Blocked::Answer(message));
             }
         },
         // Seen in the field although the call is mandatory: no word is no refusal (CO-CTRL-60).
