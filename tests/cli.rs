@@ -268,7 +268,7 @@ async fn a_file_with_a_fault_sends_nothing() {
         (twice.as_str(), "error: stdin:20:3: duplicate key accessModes"),
         (&nameless, "error: stdin:21: metadata.name is missing"),
         (&misnamed, "  try: did you mean kind: Plugin?"),
-        ("---\n", "error: the files hold no objects"),
+        ("---\n", "error: the files hold no objects\n  why: nothing was read from stdin"),
     ] {
         let ran = cluster.apply(text).await;
         assert_eq!((ran.exit, ran.asked.len()), (Exit::Failed, 0), "{ran:?}");

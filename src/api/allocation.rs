@@ -268,6 +268,12 @@ pub struct AllocationStatus {
 }
 
 impl AllocationStatus {
+    /// Whether it has ended for good and needs nothing of its node any more: it is there to be looked at.
+    pub fn over(&self) -> bool {
+        let for_good = matches!(self.phase, Some(AllocationPhase::Complete | AllocationPhase::Failed));
+        for_good && self.ended()
+    }
+
     /// Whether its node said that nothing of it is left: no process, no publication.
     pub fn ended(&self) -> bool {
         let over = self.phase.is_some_and(AllocationPhase::terminal);

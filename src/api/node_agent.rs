@@ -12,7 +12,7 @@ pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
 pub fn fence_command(node: &str, boot: &str) -> String {
     match boot {
         "" => format!("kubectl delete node {node}"),
-        boot => format!("kubectl taint node {node} {OUT_OF_SERVICE}={boot}:NoExecute"),
+        boot => format!("kubectl taint node {node} --overwrite {OUT_OF_SERVICE}={boot}:NoExecute"),
     }
 }
 

@@ -194,7 +194,11 @@ impl<'a> Session<'a> {
             }
         }
         if documents.is_empty() {
-            return Err(Failure::failed("the files hold no objects").because(files.join(", ")));
+            let names = files.iter().map(|file| if file == "-" { "stdin" } else { file.as_str() });
+            let all = names.collect::<Vec<_>>().join(", ");
+            return Err(
+                Failure::failed("the files hold no objects").because(format!("nothing was read from {all}"))
+            );
         }
         Ok(documents)
     }

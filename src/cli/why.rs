@@ -285,12 +285,7 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         return hint.clone();
     }
     match (last.state, last.reason.as_str(), subject.kind) {
-        (State::Missing, _, Kind::Node) => {
-            let name = &subject.name;
-            format!(
-                "start `wharfline up --node-name {name}` on that machine, or let it join as that (`wharfline node`)"
-            )
-        }
+        (State::Missing, _, Kind::Node) => of_missing_node(&subject.name, path),
         (State::Missing, _, _) => format!("apply a manifest of {words}; what waits goes on by itself"),
         (_, "InUse", _) => format!("`wharfline delete {words}`, or leave it"),
         (_, "WaitingForFirstConsumer", _) => "apply an allocation that uses it".to_owned(),
@@ -337,6 +332,35 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
     }
 }
 
+/// What has to be done where a node is missing. What goes and cannot be deleted by anybody else may be left where it is.
+fn of_missing_node(name: &str, path: &[&Branch]) -> String {
+    let back = format!(
+        "start `wharfline up --node-name {name}` on that machine, or let it join as that (`wharfline node`)"
+    );
+    let going = |b: &&&Branch| b.text.starts_with("being deleted") && policy(b.subject.kind).is_some();
+    match path.iter().rev().find(going) {
+        Some(going) => {
+            format!("{back}; if it is gone for good, leave what it has: {}", retain(&going.subject))
+        }
+        None => back,
+    }
+}
+
+/// The field that says whether the data of an object is kept.
+fn policy(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Volume => Some("reclaimPolicy"),
+        Kind::Snapshot => Some("deletionPolicy"),
+        _ => None,
+    }
+}
+
+/// The command that keeps what a volume or a snapshot has at its backend.
+fn retain(subject: &Subject) -> String {
+    let (words, field) = (subject.words(""), policy(subject.kind).unwrap_or_default());
+    format!("`wharfline patch {words} --type merge -p '{{\"spec\": {{\"{field}\": \"Retain\"}}}}'`")
+}
+
 /// What has to be done about something that was registered, and not as it has to be.
 fn of_registered(last: &Branch) -> Option<String> {
     let words = last.subject.words("");
@@ -355,25 +379,21 @@ fn of_registered(last: &Branch) -> Option<String> {
 /// What has to be done before a call can succeed, where its code says that it will not otherwise.
 fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
     let name = &last.subject.name;
-    let patch = |field: &str| {
-        let words = last.subject.words("");
-        format!("`wharfline patch {words} --type merge -p '{{\"spec\": {{\"{field}\": \"Retain\"}}}}'`")
-    };
     let text = match (call.method.as_str(), call.code.as_str()) {
         (
             "DeleteVolume",
             "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "NOT_FOUND" | "PERMISSION_DENIED" | "UNIMPLEMENTED",
         ) if last.subject.kind == Kind::Volume =>
         {
-            format!("mend what the message says; or keep what is at the backend: {}", patch("reclaimPolicy"))
+            format!("mend what the message says; or keep what is at the backend: {}", retain(&last.subject))
         }
         ("DeleteSnapshot", "UNIMPLEMENTED") if last.subject.kind == Kind::Snapshot => {
-            format!("mend its driver; or keep what is at the backend: {}", patch("deletionPolicy"))
+            format!("mend its driver; or keep what is at the backend: {}", retain(&last.subject))
         }
         ("DeleteSnapshot", "INVALID_ARGUMENT") if last.subject.kind == Kind::Snapshot => format!(
             "by this code it is one of a group, and it is not asked for again before its driver comes anew; or keep what is at \
              the backend: {}",
-            patch("deletionPolicy")
+            retain(&last.subject)
         ),
         ("CreateVolume", "INVALID_ARGUMENT") => {
             "mend what the message says: what is wrong in its class by another class of the same name, what a claim cannot change \

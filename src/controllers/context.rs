@@ -122,7 +122,7 @@ pub(crate) struct Context {
     started: Instant,
     pub(crate) absences: Absences,
     /// Since when it is seen of which nodes that a fence stands.
-    fenced: Mutex<HashMap<String, Instant>>,
+    fenced: Mutex<HashMap<String, (Instant, bool)>>,
     pub(crate) leaving: Leaving,
     /// Tasks whose csiPlugin block changed, and that volumes need as they were.
     pub(crate) changing: Changing,
@@ -295,14 +295,15 @@ impl Context {
         Time((self.options.now)())
     }
 
-    /// For how long it is seen that a fence stands for a node; nothing where none does.
-    pub(crate) fn fenced_for(&self, node: &str, stands: bool) -> Duration {
+    /// For how long it is seen that a fence stands for a node, and whether that was silent when it was seen first; nothing where none does.
+    pub(crate) fn fenced_for(&self, node: &str, stands: bool, silent: bool) -> (Duration, bool) {
         let mut all = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
         if !stands {
             all.remove(node);
-            return Duration::ZERO;
+            return (Duration::ZERO, false);
         }
-        all.entry(node.to_owned()).or_insert_with(Instant::now).elapsed()
+        let (since, silent) = *all.entry(node.to_owned()).or_insert_with(|| (Instant::now(), silent));
+        (since.elapsed(), silent)
     }
 
     /// The controllers' own clock.

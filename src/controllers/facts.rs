@@ -121,6 +121,8 @@ fn place(world: &World, node: &Node) -> place::Node {
             Some(Closed::Deleted)
         } else if node_down(world, &name) {
             Some(Closed::Stopped)
+        } else if fence(world, &name) == Fence::Stands {
+            Some(Closed::SaidOff)
         } else if draining(node) {
             Some(Closed::Drained)
         } else {
@@ -396,7 +398,7 @@ mod tests {
             put(&world.nodes, &mut writers.nodes, node("a", "Unknown", taint));
             assert_eq!(fence(&world, "a"), wanted, "{taint}");
         }
-        let expected = "kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute";
+        let expected = "kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
         assert_eq!(fence_command(&world, "a"), expected);
         let agent = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "bootId": "boot-2" } });
         put(&world.agents, &mut writers.agents, agent);

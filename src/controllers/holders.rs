@@ -13,7 +13,7 @@ use super::attachments::{fields, leaving};
 use super::claims::{self, Ends};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, boot_id, can, deleting, node_down, node_ready, uid};
+use super::facts::{Instances, boot_id, can, deleting, fence, node_down, node_ready, uid};
 use super::ledger;
 use super::names::hex;
 use super::placement::is_reached;
@@ -28,7 +28,7 @@ use crate::api::{Allocation, Volume, VolumeAttachment, VolumeAttachmentSpec, Vol
 use crate::plan::Reason;
 use crate::plan::holders::{self, Attachment, Facts, Step};
 use crate::plan::registry::Service;
-use crate::plan::release::{self, User, UserFacts};
+use crate::plan::release::{self, Fence, User, UserFacts};
 
 /// Said by the controllers of an allocation whose node is lost.
 const NODE_LOST: &str = "NodeLost";
@@ -390,8 +390,10 @@ fn gather(
             // Its own claim of this name may have gone, and another one have come, while it was stopped.
             let others = templates::unusable(&context.world, &allocation, &name).is_some();
             // Where the volume is not, placement takes it away from.
+            // One that is said to be off gets nothing, heard or not: what it had by then is all that this is said of.
             if !node.is_empty()
                 && !others
+                && fence(&context.world, &node) == Fence::None
                 && is_reached(&context.world, volume, &node)
                 && user(context, Some(&allocation), &name, &node) == User::Wants
             {
@@ -476,6 +478,9 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
 /// attachment there.
 pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Option<Reason> {
     let world = &context.world;
+    if !allocation.spec.volumes.is_empty() && fence(world, node) == Fence::Stands {
+        return Some(Reason::SaidOff { node: node.to_owned() });
+    }
     let mut claims = allocation.spec.volumes.iter().map(|v| &v.claim_name);
     if let Some(reason) = claims.find_map(|claim| templates::unusable(world, allocation, claim)) {
         return Some(reason);

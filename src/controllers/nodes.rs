@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
+use super::allocations::serves;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{boot_id, deleting, fence, fence_command, node_down, said_stopped, uid};
@@ -20,7 +21,7 @@ use crate::api::meta::{ObjectRef, READY};
 use crate::api::node_agent::OUT_OF_SERVICE;
 use crate::api::plugin::ControllerScope;
 use crate::api::snapshot::SnapshotOf;
-use crate::api::{Snapshot, Volume, VolumeStatus};
+use crate::api::{Allocation, AllocationStatus, Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
 use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, SILENT_SINCE_DELETED};
@@ -31,9 +32,11 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     let name = node.name_any();
     ask_if_silent(&context, &name).await?;
     let (state, left) = pulse(&context, &name);
+    let stands = fence(&context.world, &name) == Fence::Stands;
+    let said = context.fenced_for(&name, stands, state != HostNode::Alive);
     if goes(&context, &node, state) {
         context.release(&*node).await?;
-        context.fenced_for(&name, false);
+        context.fenced_for(&name, false, false);
         return Ok(None);
     }
     let patch = status(&context, &node, state);
@@ -43,7 +46,9 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
         context.merge(&*node, json!({ "metadata": metadata, "status": patch })).await?;
         return Ok(left);
     }
-    let doubt = disproved(&context, &node, state).await?;
+    let doubt =
+        disproved(&context, &node, plan::disproof(stands, state, said, context.options.lease_duration))
+            .await?;
     Ok([left, doubt].into_iter().flatten().min())
 }
 
@@ -70,11 +75,9 @@ fn deletion(node: &Node) -> Deletion {
 }
 
 /// Takes the word back that the present boot of a node is off, once its lease was renewed since. When to look again.
-async fn disproved(context: &Context, node: &Node, state: HostNode) -> Result<Option<Duration>, Failure> {
+async fn disproved(context: &Context, node: &Node, disproof: Disproof) -> Result<Option<Duration>, Failure> {
     let name = node.name_any();
-    let stands = fence(&context.world, &name) == Fence::Stands;
-    let since = context.fenced_for(&name, stands);
-    match plan::disproof(stands, state, since, context.options.lease_duration) {
+    match disproof {
         Disproof::None => return Ok(None),
         Disproof::In(left) => return Ok(Some(left)),
         Disproof::Now => {}
@@ -85,8 +88,9 @@ async fn disproved(context: &Context, node: &Node, state: HostNode) -> Result<Op
     let metadata = json!({ "resourceVersion": node.metadata.resource_version });
     context.merge(node, json!({ "metadata": metadata, "spec": { "taints": taints } })).await?;
     let sentence = format!(
-        "its daemon renews its lease under boot {boot}, which was said to be off: the taint is taken away. What was given to \
-         other nodes stays there"
+        "its daemon renews its lease under boot {boot}, which was said to be off: the taint is taken away at {}. What was given to \
+         other nodes stays there",
+        context.now().0
     );
     let about = ObjectRef { namespace: String::new(), name, uid: uid(node) };
     context.tell::<Node>(&about, "NotOff", &sentence).await;
@@ -162,8 +166,10 @@ fn unused(context: &Context, node: &str) -> bool {
         let stays = |of: &SnapshotOf| of.node_name == node || scope(&of.plugin) == ControllerScope::Node;
         host && !status.of.as_ref().is_some_and(stays)
     };
+    // One that has ended, and stays to be looked at, needs nothing of its node any more.
+    let ended = |a: &Allocation| !serves(a) && a.status.as_ref().is_some_and(AllocationStatus::over);
     world.attachments.count(&word) == 0
-        && world.allocations.count(&word) == 0
+        && world.allocations.by(&word).iter().all(|a| ended(a))
         && !world.volumes.by(&format!("host:{node}")).iter().any(|v| calls(v))
         && !world.snapshots.by(&format!("host:{node}")).iter().any(|s| calls_here(s))
         && !world.attachments.all().iter().any(|a| hosted_alone(world, a, node))

@@ -211,7 +211,8 @@ impl Asking<'_> {
                 let next_token = if token.is_empty() { next } else { format!("{name} {token}") };
                 Ok(OfSecret { secret, unlisted: String::new(), snapshots, next_token })
             }
-            Err(why) if all.len() < 2 => Err(why),
+            // Without any Secret that is all there is to be asked.
+            Err(why) if name.is_empty() && all.len() < 2 => Err(why),
             Err(unlisted) => Ok(OfSecret { secret, unlisted, snapshots: Vec::new(), next_token: next }),
         }
     }

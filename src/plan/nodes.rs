@@ -68,12 +68,21 @@ pub enum Disproof {
     Now,
 }
 
-/// Whether a fence that has stood for `since` is disproved by a node that is heard. `lease` is how long its lease lasts.
+/// Whether a fence that has stood for `since` is disproved by a node that is heard. `silent` says that it was not when the fence was
+/// seen first, and `lease` is how long its lease lasts.
 ///
 /// Kept, it would let the next silence of the daemon alone pass for the end of the machine.
-pub fn disproof(fenced: bool, state: HostNode, since: Duration, lease: Duration) -> Disproof {
+pub fn disproof(
+    fenced: bool,
+    state: HostNode,
+    (since, silent): (Duration, bool),
+    lease: Duration,
+) -> Disproof {
     if !fenced || state != HostNode::Alive {
         return Disproof::None;
+    }
+    if silent {
+        return Disproof::Now;
     }
     // Whoever is heard within a lease's time now has renewed it after that word, though what is heard may be as late as that.
     match (2 * lease).checked_sub(since).filter(|left| !left.is_zero()) {
@@ -133,17 +142,19 @@ mod tests {
     #[test]
     fn a_fence_is_disproved_by_a_renewal_that_came_after_it() {
         let seconds = Duration::from_secs;
-        for (fenced, state, since, wanted) in [
-            (false, Alive, 100, Disproof::None),
-            (true, Silent, 100, Disproof::None),
-            (true, Gone, 100, Disproof::None),
-            (true, Alive, 0, Disproof::In(seconds(20))),
-            (true, Alive, 19, Disproof::In(seconds(1))),
-            (true, Alive, 20, Disproof::Now),
-            (true, Alive, 21, Disproof::Now),
+        for (fenced, state, since, silent, wanted) in [
+            (false, Alive, 100, false, Disproof::None),
+            (true, Silent, 100, false, Disproof::None),
+            (true, Gone, 100, true, Disproof::None),
+            (true, Alive, 0, false, Disproof::In(seconds(20))),
+            (true, Alive, 19, false, Disproof::In(seconds(1))),
+            (true, Alive, 20, false, Disproof::Now),
+            (true, Alive, 21, false, Disproof::Now),
+            // It was silent for a whole lease when that was said: what is heard now came after it.
+            (true, Alive, 0, true, Disproof::Now),
         ] {
             assert_eq!(
-                disproof(fenced, state, seconds(since), seconds(10)),
+                disproof(fenced, state, (seconds(since), silent), seconds(10)),
                 wanted,
                 "{fenced} {state:?} {since}"
             );

@@ -31,6 +31,8 @@ pub enum Closed {
     Deleted,
     /// `wharfline down` took it down.
     Stopped,
+    /// A person said that its present boot is off.
+    SaidOff,
     /// A person wants nothing to stay there.
     Drained,
     /// A person wants nothing new there.
@@ -42,6 +44,7 @@ impl std::fmt::Display for Closed {
         out.write_str(match self {
             Self::Deleted => "being deleted",
             Self::Stopped => "taken down",
+            Self::SaidOff => "said to be off",
             Self::Drained => "being drained",
             Self::Cordoned => "cordoned",
         })

@@ -223,6 +223,11 @@ pub enum Reason {
         /// The plugin.
         plugin: String,
     },
+    /// A person said that the node's present boot is off.
+    SaidOff {
+        /// The node.
+        node: String,
+    },
     /// What a snapshot is of is not with the node that makes the snapshot's calls.
     VolumeNotHere,
     /// A snapshot is cut, and not ready yet.
@@ -311,6 +316,7 @@ impl Reason {
             Self::AttributesMismatch { .. } => "AttributesMismatch",
             Self::SnapshotShared { .. } => "HandleShared",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
+            Self::SaidOff { .. } => "SaidOff",
             Self::VolumeNotHere => "VolumeNotHere",
             Self::SnapshotProcessing => "Processing",
             Self::SnapshotNotFound { .. } => "SnapshotNotFound",
@@ -433,6 +439,10 @@ impl std::fmt::Display for Reason {
                 f,
                 "plugin \"{plugin}\" has controllerScope Node, and nothing says which node has this: delete what was registered and \
                  apply it with nodeName in its source; what was made is reached under controllerScope Cluster, as it was"
+            ),
+            Self::SaidOff { node } => write!(
+                f,
+                "node \"{node}\" is said to be off (taint wharfline.dev/out-of-service), and is given nothing before that is taken away"
             ),
             Self::VolumeNotHere => write!(
                 f,

@@ -193,7 +193,7 @@ pub(super) enum Left {
 pub(super) async fn leave(member: &mut Membership, data_dir: &Path) -> anyhow::Result<Left> {
     let name = member.name().to_owned();
     let way = format!(
-        "`wharfline delete node {name}` takes everything down: let it end, stop the daemon, and run this again"
+        "`wharfline drain {name}` and `wharfline delete node {name}`: let them end, stop the daemon, and run this again"
     );
     let allows = allows::Args::default().allows(data_dir)?;
     let machine = machine::machine(data_dir, &allows.containerd)?;
@@ -201,7 +201,9 @@ pub(super) async fn leave(member: &mut Membership, data_dir: &Path) -> anyhow::R
     let containerd = machine.containerd.clone();
     let options = join::options(&name, data_dir.to_owned(), machine::run_dir(data_dir));
     let looked = match Looked::at(machine, options).await {
-        Err(node::Error::InUse(_)) => return Err(anyhow!("the daemon of node \"{name}\" runs here; {way}")),
+        Err(node::Error::InUse(_)) => {
+            return Err(anyhow!("the daemon of node \"{name}\" runs here: take it out, {way}"));
+        }
         looked => looked?,
     };
     let volumes = looked.journal().attachments().len();
@@ -224,11 +226,16 @@ pub(super) async fn leave(member: &mut Membership, data_dir: &Path) -> anyhow::R
                 Membership::forget(&data_dir.join(IDENTITY))?;
                 return Ok(Left::ToItself);
             }
-            Ok(true) => return Err(anyhow!("{up}; {way}")),
+            Ok(true) => {
+                return Err(anyhow!(
+                    "{up}; start the daemon again and take the node out, {way}. A Node that is deleted while its daemon is not heard is \
+                     taken for a machine that is off, and others get its volumes"
+                ));
+            }
             Err(error) => format!("{error:#}"),
         };
         return Err(anyhow!(
-            "{up}; {way}. No server says whether it still is a member ({unasked}): of one that is none take the directory {} away; \
+            "{up}; start the daemon again and take the node out, {way}. No server says whether it still is a member ({unasked}): of one that is none take the directory {} away; \
              then this goes by what the machine knows itself",
             data_dir.join(IDENTITY).display()
         ));

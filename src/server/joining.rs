@@ -257,7 +257,11 @@ async fn bind(server: &Server, name: &str, key: &str, makes: bool) -> Result<boo
             made = true;
         }
         None => return Err(removed(name)),
-        Some(node) if node.metadata.deletion_timestamp.is_some() => {
+        // Who has the name is a member until the Node is gone, and its daemon has to be there to take down what is up.
+        Some(node)
+            if node.metadata.deletion_timestamp.is_some()
+                && node.annotations().get(KEY).is_none_or(|bound| bound != key) =>
+        {
             let message = format!("node \"{name}\" is being deleted; wait until it is gone");
             return Err(Refusal::new(StatusCode::CONFLICT, "Conflict", message));
         }

@@ -155,6 +155,31 @@ async fn a_directory_is_one_thing_only() {
     cluster.run(&["wait", "node/n0", "--for=condition=Ready", "--timeout", "30s"]);
 }
 
+/// It is a member until its Node is gone: who else would take down what is up?
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_is_started_again_while_its_node_is_being_deleted_goes_on() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    cluster.apply(&driver(&cluster));
+    cluster.apply(&allocation("app", "", "exec sleep infinity"));
+    wait(&cluster, "app", "Running");
+    cluster.run(&["delete", "node", "n0", "--wait=false"]);
+    for gently in [true, false] {
+        cluster.stop_node("n0", gently);
+        cluster.node("n0", &[]).unwrap();
+    }
+    // Nobody else joins under its name meanwhile.
+    let (token, server) = (cluster.token(&[]), cluster.urls()[0].clone());
+    let said = cluster.node("other", &["--server", &server, "--token", &token, "--name", "n0"]).unwrap_err();
+    assert!(said.contains("node \"n0\" is being deleted; wait until it is gone"), "{said}");
+    assert!(!cluster.get("node", "n0").is_null() && !cluster.mounts("n0").is_empty());
+    for kind in ["allocations", "volumeclaims", "volumeclasses", "plugins"] {
+        cluster.run(&["delete", kind, "--all", "--timeout", "60s"]);
+    }
+    cluster.run(&["wait", "node/n0", "--for=delete", "--timeout", "60s"]);
+    assert_eq!(cluster.mounts("n0"), Vec::<String>::new());
+}
+
 /// Nobody else takes down any more what runs there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_what_it_knows_itself() {
@@ -172,9 +197,14 @@ async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_what_it_knows_i
     };
     cluster.stop_node("n0", false);
     let (done, said) = down(&cluster);
-    assert!(!done && said.contains("`wharfline delete node n0` takes everything down"), "a member: {said}");
+    assert!(
+        !done && said.contains("start the daemon again and take the node out, `wharfline drain n0`"),
+        "a member: {said}"
+    );
     cluster.run(&["wait", "node/n0", "--for=condition=Ready=Unknown", "--timeout", "60s"]);
-    cluster.run(&["delete", "node", "n0", "--timeout", "60s"]);
+    let deleted = cluster.try_run(&["delete", "node", "n0", "--timeout", "60s"]);
+    let said = String::from_utf8_lossy(&deleted.stderr);
+    assert!(deleted.status.success() && said.contains("node/n0 is not heard: by this"), "{deleted:?}");
     assert!(!cluster.mounts("n0").is_empty(), "its task runs on");
     let (done, said) = down(&cluster);
     assert!(done && said.contains("is no member of its cluster any more"), "{said}");

@@ -45,7 +45,7 @@ async fn a_machine_that_went_off_is_fenced_and_comes_back_clean() {
     until("it waits for a fence and says the command", || {
         let said = blocker(&cluster, "app");
         said.contains("NoFence")
-            && said.contains(&format!("taint node {lost} wharfline.dev/out-of-service=boot-0"))
+            && said.contains(&format!("taint node {lost} --overwrite wharfline.dev/out-of-service=boot-0"))
     });
     let holders = cluster.list("volumes")[0]["status"]["holders"].clone();
     assert_eq!(holders[0]["nodeName"], lost.as_str(), "a lease that has run out frees nothing");

@@ -71,8 +71,22 @@ async fn ask(session: &mut Session<'_>, args: &Delete, item: &Item) -> Result<Op
     let path = format!("{}{}", item.path(), query(parameters));
     let answer = session.wire.send(Method::DELETE, &path, Some((content::JSON, &body)), Form::Object).await?;
     session.warn_all(&answer);
+    if item.resource.plural == "nodes" && args.dry_run == DryRun::None && is_silent(&answer.body) {
+        let (label, name) = (item.label(), &item.name);
+        session.note(format_args!(
+            "{label} is not heard: by this its machine is off for good, and what it had is given to others. If it is not off, end what runs there \
+             now: `wharfline down` with the data directory of {name}"
+        ));
+    }
     let uid = answer.body["details"]["uid"].as_str().or(answer.body["metadata"]["uid"].as_str());
     Ok(uid.map(str::to_owned))
+}
+
+/// Whether a Node says that its daemon is not heard, and said so before it was deleted.
+fn is_silent(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    ready.any(|ready| ready["status"] == "Unknown" && ready["reason"] != "SilentSinceDeleted")
 }
 
 async fn all_gone(

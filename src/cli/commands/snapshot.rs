@@ -147,6 +147,15 @@ fn class_with(
             ));
             Ok(Some(class))
         }
+        Fit::Other(class, has) => {
+            let with = with.iter().cloned().collect::<Vec<_>>().join(", ");
+            let what =
+                format!("\"{}\" of plugin/{} is listed with the Secret {with}", args.handle, args.plugin);
+            let has = if has.is_empty() { "none".to_owned() } else { format!("the Secret {has}") };
+            let failure = Failure::new(Exit::Conflict, what)
+                .because(format!("class {class} has {has} for its snapshots"));
+            Err(failure.try_this("leave out --class: the plugin's class with that Secret is found by itself"))
+        }
         Fit::Missing(secret) => {
             let what =
                 format!("\"{}\" of plugin/{} is listed with the Secret {secret}", args.handle, args.plugin);
@@ -167,6 +176,8 @@ enum Fit {
     Unneeded,
     /// This one, for it has this Secret.
     Class(String, String),
+    /// The one that was named has another Secret, this one or none.
+    Other(String, String),
     /// None has this Secret.
     Missing(String),
 }
@@ -178,7 +189,9 @@ fn fitting(
 ) -> Fit {
     let name = |class: &VolumeClass| class.metadata.name.clone().unwrap_or_default();
     if let Some(class) = chosen {
-        return Fit::Chosen(name(class));
+        // What is listed without one, or was not asked for with that of the class, says nothing against it.
+        let fits = with.is_empty() || with.contains("") || with.contains(&secret_of(class));
+        return if fits { Fit::Chosen(name(class)) } else { Fit::Other(name(class), secret_of(class)) };
     }
     let needed = |secret: &String| !secret.is_empty() && with.contains(secret);
     let of_plugin = classes.iter().filter(|class| class.spec.plugin == plugin);
@@ -430,7 +443,11 @@ mod tests {
         let classes =
             [class("z", "p", "a"), class("silver", "p", "b"), class("aa", "q", "a"), class("no", "p", "")];
         for (chosen, with, fit) in [
-            (Some(3), &["default/a"][..], Fit::Chosen("no".into())),
+            (Some(3), &["default/a"][..], Fit::Other("no".into(), String::new())),
+            (Some(1), &["default/a"], Fit::Other("silver".into(), "default/b".into())),
+            (Some(1), &["default/a", "default/b"], Fit::Chosen("silver".into())),
+            (Some(1), &["", "default/a"], Fit::Chosen("silver".into())),
+            (Some(3), &[], Fit::Chosen("no".into())),
             (None, &[], Fit::Unneeded),
             (None, &[""], Fit::Unneeded),
             (None, &["default/a"], Fit::Class("z".into(), "default/a".into())),

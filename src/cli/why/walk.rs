@@ -534,7 +534,7 @@ impl<'a> Walk<'a> {
         if let Some(of) = claim.filter(|_| branch.reason == "InUse") {
             // It was deleted already, and nothing is tried before its claim goes.
             let words = Subject::namespaced(Kind::Claim, &of.namespace, &of.name).words("");
-            branch.hint = format!("`wharfline delete {words}`, or leave it: it goes once nothing needs it");
+            branch.hint = format!("`wharfline delete {words}`: it goes with that");
             branch.next = None;
         }
         branch

@@ -52,7 +52,7 @@ async fn silence_frees_nothing_and_says_what_would() {
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
     let message = condition(&one(&bench.seen), "Ready")["message"].as_str().unwrap().to_owned();
     assert!(
-        message.ends_with("kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute"),
+        message.ends_with("kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute"),
         "{message}"
     );
     // An old fence, of another boot, says nothing.
@@ -95,11 +95,44 @@ async fn a_fence_of_a_boot_that_is_heard_again_is_taken_away() {
     bench.until("why", |seen| why(&seen.get("allocations", "default", "two")) == "NoFence").await;
     bench.behave("a", |b| b.alive = true);
     bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
-    // Said of a node that is well it stays for as long as its last renewal may be on its way.
+    // Said of a node that is well it stays for as long as its last renewal may be on its way, and nothing new comes there.
     bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.make("volumeclaims", claim("e", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("three", "e", "a")).await;
     crate::bench::pass(15).await;
     assert_eq!(taints(&bench.seen), 1);
+    let three = bench.seen.get("allocations", "default", "three");
+    let placed = condition(&three, "Placed")["message"].as_str().unwrap().to_owned();
+    assert!(placed.contains("a: said to be off"), "{three}");
     bench.until("the taint is gone", |seen| taints(seen) == 0).await;
+    bench.until("it runs", |seen| phase(seen, "three") == "Running").await;
+    bench.end().await;
+}
+
+/// Said too early: the daemon comes back a moment later, gets work that waited for it, and dies once more.
+#[tokio::test(start_paused = true)]
+async fn a_fence_that_is_set_just_before_the_daemon_comes_back_is_none_of_its_next_silence() {
+    let bench = lost(true).await;
+    bench.make("volumeclaims", claim("d", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("two", "d", "a")).await;
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.until("it runs on b", |seen| one(seen)["status"]["nodeName"] == "b").await;
+    bench.ledger.power_on("a");
+    bench.behave("a", |b| b.alive = true);
+    let back = tokio::time::Instant::now();
+    let taints = |seen: &Seen| seen.get("nodes", "", "a")["spec"]["taints"].as_array().map_or(0, Vec::len);
+    bench.until("the taint is gone", |seen| taints(seen) == 0).await;
+    assert!(back.elapsed() < Duration::from_secs(5), "with its first renewal: {:?}", back.elapsed());
+    bench.until("two runs", |seen| phase(seen, "two") == "Running").await;
+    bench.behave("a", |b| b.alive = false);
+    bench.until("why", |seen| why(&seen.get("allocations", "default", "two")) == "NoFence").await;
+    let published = bench.ledger.count("publish");
+    bench.make("allocations", user("three", "d", "b")).await;
+    crate::bench::pass(600).await;
+    assert_eq!(bench.ledger.count("publish"), published, "two may write still");
+    bench.behave("a", |b| b.alive = true);
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
     bench.end().await;
 }
 
@@ -198,7 +231,7 @@ async fn a_node_that_falls_silent_after_it_was_deleted_frees_nothing_until_it_is
     let ready = |seen: &Seen| condition(&seen.get("nodes", "", "a"), "Ready");
     bench.until("a is lost", |seen| ready(seen)["reason"] == "SilentSinceDeleted").await;
     let message = ready(&bench.seen)["message"].as_str().unwrap().to_owned();
-    let command = "kubectl taint node a wharfline.dev/out-of-service=boot-1:NoExecute";
+    let command = "kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
     assert!(message.ends_with(command), "{message}");
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
     crate::bench::pass(3600).await;

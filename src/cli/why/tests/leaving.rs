@@ -19,7 +19,10 @@ fn unused(changes: &[(&str, Value)]) -> Value {
 #[test]
 fn of_a_node_that_is_not_heard_the_way_to_say_that_it_is_off_is_told() {
     for (boot, command) in [
-        (json!({ "bootID": "boot-1" }), "kubectl taint node b wharfline.dev/out-of-service=boot-1:NoExecute"),
+        (
+            json!({ "bootID": "boot-1" }),
+            "kubectl taint node b --overwrite wharfline.dev/out-of-service=boot-1:NoExecute",
+        ),
         (Value::Null, "kubectl delete node b"),
     ] {
         let unknown = json!({ "status": { "nodeInfo": boot, "conditions": [
@@ -33,6 +36,21 @@ fn of_a_node_that_is_not_heard_the_way_to_say_that_it_is_off_is_told() {
             changes.push(("nodes/1", deleted()));
         }
     }
+}
+
+/// Nobody else can delete it.
+#[test]
+fn what_a_node_that_is_gone_for_good_has_may_be_left_there() {
+    let mut cluster = without(unused(&[("volumes/0", deleted())]), "claims", 0);
+    cluster["nodes"].as_array_mut().unwrap().remove(0);
+    cluster["instances"].as_array_mut().unwrap().remove(0);
+    cluster["volumes"][0]["spec"]["source"] =
+        json!({ "create": { "name": "v", "requiredBytes": 1, "nodeName": "a" } });
+    let page = root(&cluster, "Volume/vol-data");
+    let retain =
+        "`wharfline patch volume/vol-data --type merge -p '{\"spec\": {\"reclaimPolicy\": \"Retain\"}}'`";
+    assert_eq!(page.subject.to_string(), "node/a");
+    assert!(page.advice.ends_with(&format!("leave what it has: {retain}")), "{}", page.advice);
 }
 
 #[test]

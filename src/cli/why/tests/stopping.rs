@@ -160,10 +160,7 @@ fn a_volume_that_was_deleted_under_its_claim_waits_for_the_claim() {
     for waits in [bound, waits] {
         cluster = without(with(&[("volumes/0", waits)]), "attachments", 0);
         let root = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap();
-        assert_eq!(
-            root.advice,
-            "`wharfline delete volumeclaim/data -n shop`, or leave it: it goes once nothing needs it"
-        );
+        assert_eq!(root.advice, "`wharfline delete volumeclaim/data -n shop`: it goes with that");
         assert_eq!(root.next, None);
     }
     // Its claim goes already: something else is in its way.

@@ -534,6 +534,27 @@ fn of_two_volumes_of_one_handle_the_way_out_is_told_that_leads_out() {
     assert!(going.starts_with("delete the one that the message names") && going.ends_with(retain), "{going}");
 }
 
+/// Where readers came first a writer waits for them, not for itself.
+#[test]
+fn a_writer_that_waits_for_readers_of_its_node_leads_to_them() {
+    for reads in [true, false] {
+        let cluster = with(&[
+            (
+                "volumes/0",
+                json!({ "spec": { "accessModes": ["MultiNodeSingleWriter"] }, "status": { "holders": [
+                { "allocation": { "namespace": "shop", "name": "web-data" }, "nodeName": "b", "readOnly": true }] } }),
+            ),
+            ("attachments/0", json!({ "spec": { "readOnly": reads } })),
+            ("allocations/1", json!({ "spec": { "volumes": [{ "name": "v", "claimName": "data" }] } })),
+            ("allocations/1", waiting("")),
+        ]);
+        let page = explain(&objects(&cluster), &subject("Allocation/web-logs")).unwrap();
+        let way: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+        let to_reader = way.last().is_some_and(|last| last == "allocation/web-data");
+        assert_eq!(to_reader, reads, "{way:?}");
+    }
+}
+
 #[test]
 fn what_is_kept_and_what_is_lost_say_how_to_go_on() {
     let released = json!({ "status": { "phase": "Released" } });

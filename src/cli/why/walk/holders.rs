@@ -36,7 +36,16 @@ impl<'a> Walk<'a> {
                 && holder.node_name != node
                 && there()
         };
-        let shut_out = |holder: &&Holder| shuts_out(mode, holder, &waiting) || writes(holder);
+        // Where readers came first their node was not let write, and is let once they are gone.
+        let reads = self.on_node(&name, node).is_some_and(|attachment| attachment.spec.read_only);
+        let reads_first = |holder: &&Holder| {
+            reads
+                && mode == AccessMode::MultiNodeSingleWriter
+                && !waiting.read_only
+                && holder.node_name == node
+        };
+        let shut_out =
+            |holder: &&Holder| shuts_out(mode, holder, &waiting) || writes(holder) || reads_first(holder);
         for holder in holders.iter().filter(shut_out).take(MOST) {
             branch.add(&format!(", held on {}", holder.node_name));
             let held = self.holder(holder, &branch.subject.to_string());

@@ -7,7 +7,7 @@ use crate::api::allocation::CsiPlugin;
 use crate::api::meta::{ObjectRef, ReclaimPolicy, Rung};
 use crate::api::plugin::Role;
 use crate::api::volume::Holder;
-use crate::api::{Allocation, Snapshot, Volume, VolumeStatus};
+use crate::api::{Allocation, AllocationStatus, Snapshot, Volume, VolumeStatus};
 
 impl Walk<'_> {
     /// The volumes that still need a plugin which is to go.
@@ -203,7 +203,8 @@ impl Walk<'_> {
         let bound = |a: &&&Allocation| a.status.as_ref().is_some_and(|s| s.node_name == node);
         let serves = |a: &Allocation| a.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
         let here = || self.allocations.values().filter(bound);
-        let users = here().filter(|a| !serves(a)).take(MOST);
+        let ended = |a: &Allocation| a.status.as_ref().is_some_and(AllocationStatus::over);
+        let users = here().filter(|a| !serves(a) && !ended(a)).take(MOST);
         let plugins = here().filter(|a| serves(a));
         let plugins = plugins.map(|a| self.allocation(&a.namespace().unwrap_or_default(), &a.name_any()));
         let user = |allocation: &&Allocation| {
