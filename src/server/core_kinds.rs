@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::joining::KEY;
 use crate::api::definitions::{FINALIZER, NODE};
 use crate::api::{Cell, Column, FieldError, FieldErrors, KindDefinition, NodeRight};
 
@@ -167,8 +168,29 @@ fn node() -> KindDefinition {
         selectable: &["spec.unschedulable"],
         nodes: const { &[NodeRight::of("metadata.name", &[])] },
         finalizer: Some(FINALIZER),
+        validate: given_away,
         ..plain("Node", "nodes", "node")
     }
+}
+
+/// A name is given away by taking the hash of its key off: whoever joins under it next runs what was placed there. So that says that the
+/// machine which had it is off, and nobody can say that of one that is heard.
+fn given_away(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let key = |node: &Value| node["metadata"]["annotations"][KEY].as_str().map(str::to_owned);
+    let mut faults = FieldErrors::default();
+    let Some(old) = old.filter(|old| key(old).is_some() && key(new) != key(old)) else {
+        return faults.into_vec();
+    };
+    let conditions = old["status"]["conditions"].as_array().into_iter().flatten();
+    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
+    if ready.any(|ready| ready["status"] == "True") {
+        faults.forbidden(
+            format!("metadata.annotations[{KEY}]"),
+            "the machine that has this name is heard, and what runs there would run on beside what the next one of the name starts: take it \
+             out (kubectl delete node), or end its daemon and what it runs, and wait until the Node is not Ready",
+        );
+    }
+    faults.into_vec()
 }
 
 fn lease() -> KindDefinition {
@@ -310,4 +332,31 @@ fn immutable_faults(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<Fi
         }
     }
     faults.into_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_not_given_away_while_its_machine_is_heard() {
+        let node = |key: Option<&str>, ready: &str| {
+            json!({ "metadata": { "annotations": { "other": "x", KEY: key } },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] } })
+        };
+        for (key, ready, refused) in [
+            (None, "True", true),
+            (Some("another"), "True", true),
+            (Some("mine"), "True", false),
+            (None, "Unknown", false),
+            // Taken down by its own word.
+            (None, "False", false),
+        ] {
+            let faults = given_away(&node(key, ready), Some(&node(Some("mine"), ready)));
+            assert_eq!(!faults.is_empty(), refused, "{key:?} {ready}");
+        }
+        // Who has none yet is given one.
+        assert!(given_away(&node(Some("mine"), "True"), Some(&node(None, "True"))).is_empty());
+        assert!(given_away(&node(None, "True"), None).is_empty());
+    }
 }

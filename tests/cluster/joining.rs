@@ -111,6 +111,13 @@ async fn who_is_removed_is_out_at_once() {
     cluster.join("n0");
     allocations.list(&mine).await.unwrap();
     // A person gives the name away: the key that had it is out, and does not take it back by itself.
+    // Not while it is heard: what runs there would run on.
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready", "--timeout", "60s"]);
+    let refused = cluster.try_run(&["annotate", "node/n0", "wharfline.dev/key-"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("the machine that has this name is heard"), "{said}");
+    cluster.stop_node("n0", true);
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready=Unknown", "--timeout", "60s"]);
     cluster.run(&["annotate", "node/n0", "wharfline.dev/key-"]);
     let out =
         async || matches!(allocations.list(&mine).await, Err(kube::Error::Api(status)) if status.code == 401);
@@ -119,7 +126,6 @@ async fn who_is_removed_is_out_at_once() {
     while !out().await {
         assert!(std::time::Instant::now() < deadline, "the key that had the name is still let in");
     }
-    cluster.stop_node("n0", true);
     let said = cluster.node("n0", &[]).unwrap_err();
     assert!(said.contains("this machine is no member of its cluster any more"), "{said}");
     assert!(cluster.get("node", "n0")["metadata"]["annotations"]["wharfline.dev/key"].is_null());

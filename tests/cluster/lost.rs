@@ -66,6 +66,7 @@ async fn a_machine_that_is_imaged_anew_gets_its_name_from_a_person() {
     assert!(refused.contains("node \"n0\" belongs to another machine's key"), "{refused}");
     let command = "wharfline annotate node/n0 wharfline.dev/key-";
     assert!(refused.contains(command), "nobody says what to do: {refused}");
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready=Unknown", "--timeout", "60s"]);
     let mut words = command.split(' ').skip(1).collect::<Vec<_>>();
     cluster.run(&std::mem::take(&mut words));
     let more = cluster.joining("n0");
