@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::cache::Name;
 use super::claims::selected;
 use super::context::Context;
-use super::facts::{Instances, deleting, node_down, serves};
+use super::facts::{Instances, deleting, fence, node_down, serves};
 use super::groups;
 use super::nodes::pulse;
 use super::plugins::leaving;
@@ -20,6 +20,7 @@ use crate::api::{Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{self, Candidate, Decision, HostNode, Serving};
 use crate::plan::registry::{Instance, Service};
+use crate::plan::release::Fence;
 
 /// Since when no controller instance of a plugin was healthy on a living node that is host of its volumes. In memory only:
 /// new controllers wait anew.
@@ -250,7 +251,10 @@ fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
     let world = &context.world;
     let stay = staying.nodes();
     let serving = staying.instances.nodes(Service::Controller);
-    let living = serving.filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node));
+    // One that is said to be off begins nothing: once it is silent its calls are not waited for.
+    let said_off = |node: &str| fence(world, node) == Fence::Stands;
+    let living = serving
+        .filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node) && !said_off(node));
     living
         .map(|node| Candidate {
             node: node.to_owned(),

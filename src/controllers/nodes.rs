@@ -24,7 +24,7 @@ use crate::api::snapshot::SnapshotOf;
 use crate::api::{Allocation, AllocationStatus, Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
-use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, SILENT_SINCE_DELETED};
+use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, NO_LEASE, SILENT_SINCE_DELETED};
 use crate::plan::release::Fence;
 
 /// One look at one Node.
@@ -183,13 +183,13 @@ fn status(context: &Context, node: &Node, state: HostNode) -> Value {
         ("False", reason.word(), reason.to_string())
     } else if state == HostNode::Alive {
         ("True", "LeaseRenewed", "its daemon renews its lease".to_owned())
-    } else if context.lease_age(&name).is_none() {
-        ("Unknown", "NoLease", "its daemon has not taken a lease".to_owned())
-    } else if deletion(node) == Deletion::TakeOut {
+    } else if deletion(node) == Deletion::TakeOut && !boot_id(&context.world, &name).is_empty() {
         let command = fence_command(&context.world, &name);
         let sentence = "its daemon was heard when the Node was deleted, and is silent since: what runs there may run on, and is \
                         waited for. Start the daemon again or, if the machine is surely off,";
         ("Unknown", SILENT_SINCE_DELETED, format!("{sentence} {command}"))
+    } else if context.lease_age(&name).is_none() {
+        ("Unknown", NO_LEASE, "its daemon has not taken a lease".to_owned())
     } else {
         ("Unknown", "LeaseNotRenewed", "its daemon has not renewed its lease in time".to_owned())
     };

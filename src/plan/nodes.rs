@@ -8,6 +8,8 @@ use super::host::HostNode;
 
 /// The reason of the `Ready` condition of a Node that fell silent after it had been deleted.
 pub const SILENT_SINCE_DELETED: &str = "SilentSinceDeleted";
+/// The same of one whose lease is not there: it never took one, or somebody deleted it.
+pub const NO_LEASE: &str = "NoLease";
 
 /// What a person said by deleting a Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,10 @@ pub enum Deletion {
 pub fn deletion(deleting: bool, ready: Option<(&str, &str)>) -> Deletion {
     match (deleting, ready) {
         (false, _) => Deletion::None,
-        (true, Some(("Unknown", reason))) if reason != SILENT_SINCE_DELETED => Deletion::Off,
+        // Of one that never had a lease nothing else can be said: see `Leaving::booted`.
+        (true, Some(("Unknown", reason))) if ![SILENT_SINCE_DELETED, NO_LEASE].contains(&reason) => {
+            Deletion::Off
+        }
         (true, _) => Deletion::TakeOut,
     }
 }
@@ -102,7 +107,7 @@ mod tests {
         for (deleting, ready, wanted) in [
             (false, Some(("Unknown", "LeaseNotRenewed")), Deletion::None),
             (true, Some(("Unknown", "LeaseNotRenewed")), Deletion::Off),
-            (true, Some(("Unknown", "NoLease")), Deletion::Off),
+            (true, Some(("Unknown", NO_LEASE)), Deletion::TakeOut),
             (true, Some(("Unknown", SILENT_SINCE_DELETED)), Deletion::TakeOut),
             (true, Some(("True", "LeaseRenewed")), Deletion::TakeOut),
             (true, Some(("False", "NodeStopped")), Deletion::TakeOut),

@@ -41,7 +41,8 @@ async fn a_long_silence(cut: Cut) {
     cluster.cut(&here, cut);
     until("it is silent, and the command that says more is told", || {
         let said = blocker(&cluster, "app");
-        said.contains("NoFence") && said.contains(&format!("{here} wharfline.dev/out-of-service=boot-0"))
+        said.contains("NoFence")
+            && said.contains(&format!("{here} --overwrite wharfline.dev/out-of-service=boot-0"))
     });
     cluster.apply(&allocation("other", &format!("nodeName: {there}"), "exec sleep infinity"));
     until("who wants the volume too is told who has it", || {

@@ -417,6 +417,13 @@ impl Bench {
         assert_eq!(code, 200, "{answer}");
     }
 
+    /// Somebody deletes a node's lease.
+    pub(crate) async fn delete_lease(&self, node: &str) {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases/{node}");
+        let (code, answer) = ask(&self.admin, "DELETE", &path, None).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+
     /// Waits until this is true of what is seen.
     pub(crate) async fn until(&self, what: &str, test: impl Fn(&Seen) -> bool) {
         let mut news = self.seen.news();

@@ -104,6 +104,9 @@ async fn a_fence_of_a_boot_that_is_heard_again_is_taken_away() {
     let three = bench.seen.get("allocations", "default", "three");
     let placed = condition(&three, "Placed")["message"].as_str().unwrap().to_owned();
     assert!(placed.contains("a: said to be off"), "{three}");
+    let claimed = bench.seen.get("volumeclaims", "default", "e")["status"]["volumeName"].clone();
+    let volume = bench.seen.get("volumes", "", claimed.as_str().unwrap());
+    assert_eq!(volume["status"]["controller"]["nodeName"], "b", "it begins no calls either");
     bench.until("the taint is gone", |seen| taints(seen) == 0).await;
     bench.until("it runs", |seen| phase(seen, "three") == "Running").await;
     bench.end().await;
@@ -234,8 +237,11 @@ async fn a_node_that_falls_silent_after_it_was_deleted_frees_nothing_until_it_is
     let command = "kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
     assert!(message.ends_with(command), "{message}");
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
+    // Nor does it say more that its lease is not there any more.
+    bench.delete_lease("a").await;
     crate::bench::pass(3600).await;
     assert!(!bench.seen.get("nodes", "", "a").is_null(), "it may write still");
+    assert_eq!(ready(&bench.seen)["reason"], "SilentSinceDeleted");
     assert_eq!((bench.ledger.count("detach"), bench.ledger.count("publish")), (0, 1));
     // Heard again it takes down nothing that is used; and silent once more it is no more off than before.
     bench.behave("a", |b| b.alive = true);
