@@ -387,6 +387,6 @@ async fn no_path_is_made_of_what_a_driver_calls_a_volume() {
         rig.end_attachment().await;
         forgotten(&rig, "vol-1").await;
     }
-    rig.told("NodeStageVolumeFailed", &format!("with the handle \"{}\"", handles[0])).await;
+    rig.told("NodeStageVolumeFailed", &format!("has the handle \"{}\"", handles[0])).await;
     rig.finish().await;
 }
