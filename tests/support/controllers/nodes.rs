@@ -112,6 +112,61 @@ async fn a_fence_of_a_boot_that_is_heard_again_is_taken_away() {
     bench.end().await;
 }
 
+/// A person deletes it while it is shown as heard, in the moment in which it is found silent: that it is silent is then of after that.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_deleted_while_its_silence_is_being_written_was_heard() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.behave("a", |b| b.alive = false);
+    crate::bench::pass(6).await;
+    let before = bench.writes().len();
+    bench.delay(WRITES, Duration::from_secs(10));
+    crate::bench::pass(9).await;
+    assert_eq!(node_status(&bench.seen, "a"), "True", "on its way");
+    bench.delete("nodes", "", "a").await;
+    bench.delay(WRITES, Duration::ZERO);
+    let ready = |seen: &Seen| condition(&seen.get("nodes", "", "a"), "Ready");
+    bench.until("it is found out", |seen| ready(seen)["reason"] == "SilentSinceDeleted").await;
+    let writes = bench.writes().split_off(before);
+    let refused = |w: &&crate::bench::Write| w.path.ends_with("/nodes/a/status") && w.code == 409;
+    assert_eq!(writes.iter().filter(refused).count(), 1, "the one that was on its way");
+    crate::bench::pass(600).await;
+    assert!(!bench.seen.get("nodes", "", "a").is_null());
+    assert_eq!(bench.ledger.count("detach"), 0);
+    bench.behave("a", |b| b.alive = true);
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    bench.end().await;
+}
+
+/// It stays to be looked at, and needs nothing of its node.
+#[tokio::test(start_paused = true)]
+async fn an_allocation_that_is_over_keeps_no_node() {
+    let ends = |phase: &str| json!({ "status": { "phase": phase } });
+    let stops = json!({ "spec": { "stop": true } });
+    for (end, change, goes) in
+        [("Complete", ends("Complete"), true), ("Failed", ends("Failed"), true), ("Stopped", stops, false)]
+    {
+        let bench = Bench::with(&["a", "b"], disks()).await;
+        let unused = json!({ "metadata": { "name": "one" }, "spec": { "nodeName": "a" } });
+        bench.make("allocations", unused).await;
+        bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+        bench.patch("allocations", "default", "one", change).await;
+        bench.until("it is over", |seen| phase(seen, "one") == end).await;
+        bench.quiet().await;
+        bench.delete("nodes", "", "a").await;
+        bench.quiet().await;
+        assert_eq!(bench.seen.get("nodes", "", "a").is_null(), goes, "{end}");
+        assert_eq!(phase(&bench.seen, "one"), end, "it stays to be looked at");
+        bench.delete("allocations", "default", "one").await;
+        bench.until("one is gone", |seen| one(seen).is_null()).await;
+        bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+        bench.end().await;
+    }
+}
+
 /// Said too early: the daemon comes back a moment later, gets work that waited for it, and dies once more.
 #[tokio::test(start_paused = true)]
 async fn a_fence_that_is_set_just_before_the_daemon_comes_back_is_none_of_its_next_silence() {

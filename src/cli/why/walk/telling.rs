@@ -135,7 +135,6 @@ pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
     }
 }
 
-/// How a volume is used again that was kept after its claim.
 /// What to do about a volume in whose place another one of its handle is used, or that would take the data of another one away.
 pub(super) fn how_to_part(volume: &Volume) -> String {
     let name = volume.name_any();
@@ -157,6 +156,7 @@ pub(super) fn how_to_part(volume: &Volume) -> String {
     }
 }
 
+/// How a volume is used again that was kept after its claim.
 pub(super) fn how_to_use_again(volume: &Volume) -> String {
     let name = volume.name_any();
     let patch =
