@@ -141,6 +141,29 @@ async fn a_node_that_is_deleted_while_its_silence_is_being_written_was_heard() {
     bench.end().await;
 }
 
+/// Nor is it given what was waited for there when that was said, and it is told why.
+#[tokio::test(start_paused = true)]
+async fn who_waits_on_a_node_that_is_said_to_be_off_gets_nothing_before_the_taint_goes() {
+    let bench = Bench::with(&["a", "b"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.make("allocations", user("one", "c", "b")).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.make("allocations", user("two", "c", "a")).await;
+    bench.until("it waits", |seen| phase(seen, "two") == "WaitingVolumes").await;
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench.delete("allocations", "default", "one").await;
+    let two = |seen: &Seen| seen.get("allocations", "default", "two");
+    bench.until("it is told", |seen| two(seen)["status"]["obstacle"]["reason"] == "SaidOff").await;
+    bench.until("nobody has it", |seen| seen.all("volumeattachments").is_empty()).await;
+    crate::bench::pass(10).await;
+    assert_eq!((phase(&bench.seen, "two"), bench.ledger.count("publish")), ("WaitingVolumes".into(), 1));
+    bench.until("it runs", |seen| phase(seen, "two") == "Running").await;
+    assert_eq!(bench.seen.get("nodes", "", "a")["spec"]["taints"].as_array().map_or(0, Vec::len), 0);
+    bench.until("nothing is said of before", |seen| two(seen)["status"]["obstacle"].is_null()).await;
+    bench.end().await;
+}
+
 /// It stays to be looked at, and needs nothing of its node.
 #[tokio::test(start_paused = true)]
 async fn an_allocation_that_is_over_keeps_no_node() {
