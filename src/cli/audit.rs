@@ -120,7 +120,8 @@ pub(crate) fn findings(lists: &Lists, before: &Known, after: &Known) -> Vec<Find
             of: agent.name_any(),
             node: String::new(),
             subject: path.clone(),
-            details: "no record owns it; unmount it once nobody uses it".to_owned(),
+            details:
+                "no record owned it when the node's daemon began; unmount it once nobody uses it".to_owned(),
         }));
     }
     found.into_iter().collect()

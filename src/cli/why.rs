@@ -249,7 +249,8 @@ fn root_of(tree: &Branch) -> Root {
         reason: last.reason.clone(),
         text: last.text.clone(),
         call: path.iter().rev().find_map(|b| b.call.clone()),
-        next: path.iter().rev().find_map(|b| b.next),
+        // What a node does is not tried before that is there again.
+        next: path.iter().rev().find_map(|b| b.next).filter(|_| last.subject.kind != Kind::Node),
         advice: advice(last, &path),
     }
 }
@@ -309,7 +310,7 @@ fn advice(last: &Branch, path: &[&Branch]) -> String {
         (_, "SubPathUnusable", _) => {
             "make that directory in the volume, or delete the allocation and apply it with another subPath".to_owned()
         }
-        (_, "NodeStopped", _) => "start `wharfline up` there".to_owned(),
+        (_, "NodeStopped", _) => "start its daemon again: `wharfline up`, or `wharfline node` in a cluster".to_owned(),
         (_, "BeingDeleted", Kind::Node) => format!("`wharfline describe {words}`"),
         (_, _, Kind::Node) => {
             format!("start the node daemon on {} or look at its log there", subject.name)

@@ -257,6 +257,10 @@ struct Renewal {
     seen: Instant,
     /// How old it was when the server itself was asked last, and had no newer one.
     asked_at: Option<Duration>,
+    /// Who holds the lease: an incarnation of the node's daemon.
+    holder: String,
+    /// It came after another one that we saw. What is seen first may be the last word of one who is off.
+    again: bool,
 }
 
 impl Context {
@@ -330,8 +334,11 @@ impl Context {
                 renewal.asked_at = asked_at.or(renewal.asked_at);
             }
             None => {
-                let seen = Instant::now();
-                leases.insert(node.to_owned(), Renewal { version, object, seen, asked_at: None });
+                let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
+                let (seen, holder) = (Instant::now(), holder.unwrap_or_default());
+                let again = leases.contains_key(node);
+                let renewal = Renewal { version, object, seen, asked_at: None, holder, again };
+                leases.insert(node.to_owned(), renewal);
             }
         }
     }
@@ -345,6 +352,12 @@ impl Context {
     pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, Option<Duration>)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked_at))
+    }
+
+    /// Who renewed a node's lease last, and whether that was seen to happen; absent when it has none.
+    pub(crate) fn lease_holder(&self, node: &str) -> Option<(String, bool)> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.get(node).map(|renewal| (renewal.holder.clone(), renewal.again))
     }
 
     /// The silence that is known of a node: as its lease was seen last.
@@ -518,6 +531,13 @@ impl Context {
         seen: Option<AsSeen>,
     ) -> Result<(), Failure> {
         let tell = |extensions: &mut http::Extensions| drop(seen.map(|seen| extensions.insert(seen)));
+        self.write.release((K::cache(&self.world), &self.ledger), object, (FINALIZER, tell)).await
+    }
+
+    /// The same as long as a node's lease is as it was seen last: else a conflict.
+    pub(crate) async fn release_unrenewed<K: Cached>(&self, object: &K, node: &str) -> Result<(), Failure> {
+        let silent = self.unrenewed(node);
+        let tell = |extensions: &mut http::Extensions| drop(extensions.insert(silent));
         self.write.release((K::cache(&self.world), &self.ledger), object, (FINALIZER, tell)).await
     }
 

@@ -21,11 +21,14 @@ use crate::api::meta::{ObjectRef, READY};
 use crate::api::node_agent::OUT_OF_SERVICE;
 use crate::api::plugin::ControllerScope;
 use crate::api::snapshot::SnapshotOf;
-use crate::api::{Allocation, AllocationStatus, Snapshot, Volume, VolumeStatus};
+use crate::api::{Allocation, AllocationStatus, NodeAgent, Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
 use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, NO_LEASE, SILENT_SINCE_DELETED};
 use crate::plan::release::Fence;
+
+/// When to look again at a Node whose daemon said something that has not reached us.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// One look at one Node.
 pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome {
@@ -35,7 +38,9 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     let stands = fence(&context.world, &name) == Fence::Stands;
     let said = context.fenced_for(&name, stands, state != HostNode::Alive);
     if goes(&context, &node, state) {
-        context.release(&*node).await?;
+        if !released(&context, &node, state).await? {
+            return Ok(Some(AGAIN));
+        }
         context.fenced_for(&name, false, false);
         return Ok(None);
     }
@@ -46,9 +51,9 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
         context.merge(&*node, json!({ "metadata": metadata, "status": patch })).await?;
         return Ok(left);
     }
-    let doubt =
-        disproved(&context, &node, plan::disproof(stands, state, said, context.options.lease_duration))
-            .await?;
+    let fence = (stands, told_by_holder(&context, &name));
+    let disproof = plan::disproof(fence, state, said, context.options.lease_duration);
+    let doubt = disproved(&context, &node, disproof).await?;
     Ok([left, doubt].into_iter().flatten().min())
 }
 
@@ -67,11 +72,41 @@ fn goes(context: &Context, node: &Node, state: HostNode) -> bool {
         })
 }
 
+/// Lets a Node go, and with it what it had: of one that is not heard only as long as it is as silent as it was seen, and what it told
+/// last is what the server has. Whether it is let go.
+async fn released(context: &Context, node: &Node, state: HostNode) -> Result<bool, Failure> {
+    if state == HostNode::Alive {
+        context.release(node).await?;
+        return Ok(true);
+    }
+    let name = node.name_any();
+    let said = |agent: Option<&NodeAgent>| {
+        agent.and_then(|a| a.status.as_ref()).map(|s| (s.boot_id.clone(), s.stopped))
+    };
+    let there = context.read::<NodeAgent>(&NodeAgent::url_path(&(), None), &name).await?;
+    if said(there.as_ref()) != said(context.world.agents.named(&name).as_deref()) {
+        return Ok(false);
+    }
+    context.release_unrenewed(node, &name).await?;
+    Ok(true)
+}
+
+/// Whether who renews the lease is who told its boot last.
+fn told_by_holder(context: &Context, node: &str) -> bool {
+    let told =
+        context.world.agents.named(node).and_then(|a| a.status.as_ref().map(|s| s.incarnation.clone()));
+    context.lease_holder(node).is_some_and(|(holder, _)| told.is_some_and(|told| told == holder))
+}
+
+/// Status and reason of its `Ready` condition.
+fn ready(node: &Node) -> Option<(&str, &str)> {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.find(|condition| condition.type_ == READY);
+    ready.map(|c| (c.status.as_str(), c.reason.as_deref().unwrap_or_default()))
+}
+
 fn deletion(node: &Node) -> Deletion {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let ready = conditions.into_iter().find(|condition| condition.type_ == READY);
-    let ready = ready.map(|c| (c.status.as_str(), c.reason.as_deref().unwrap_or_default()));
-    plan::deletion(deleting(node), ready)
+    plan::deletion(deleting(node), ready(node))
 }
 
 /// Takes the word back that the present boot of a node is off, once its lease was renewed since. When to look again.
@@ -196,9 +231,11 @@ fn status(context: &Context, node: &Node, state: HostNode) -> Value {
     let seen = node.status.clone().unwrap_or_default();
     let mut conditions = seen.conditions.unwrap_or_default();
     let old = conditions.iter().find(|c| c.type_ == READY);
-    let same = old.is_some_and(|c| {
-        c.status == truth && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(&message)
-    });
+    let renewed = context.lease_holder(&name).is_some_and(|(_, again)| again);
+    let same = truth == "True" && plan::unheard(ready(node), renewed)
+        || old.is_some_and(|c| {
+            c.status == truth && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(&message)
+        });
     let mut patch = json!({});
     if !same {
         let kept = old.filter(|c| c.status == truth).and_then(|c| c.last_transition_time.clone());

@@ -24,7 +24,7 @@ use crate::plan::claim::{Owner, RELEASING, SOURCE_NOT_READY};
 use crate::plan::host::Decision;
 use crate::plan::registry::Service;
 use crate::plan::snapshot::{self as plan, Facts, Source, TAKING, Wanted};
-use crate::plan::volume;
+use crate::plan::volume::{self, Farewell};
 
 /// One look at one snapshot.
 pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
@@ -32,14 +32,7 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     let asked_on = asked_on(&context, &object, &status);
     let all = facts(&object, &status, (None, asked_on));
     if plan::gone(&all) {
-        if plan::is_given_up(all.wanted, all.exists, is_named(&object, &status)) {
-            let plugin = status.of.as_ref().map(|of| of.plugin.clone()).unwrap_or_default();
-            let sentence = format!(
-                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} \
-                 names it where the plugin lists snapshots"
-            );
-            context.tell::<Snapshot>(&reference(&object), "KeptInDoubt", &sentence).await;
-        }
+        tell_what_stays(&context, &object, &all).await;
         context.release(&*object).await?;
         return Ok(None);
     }
@@ -98,6 +91,32 @@ fn asked_on(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Op
 }
 
 /// Whether it is known what the plugin calls it.
+/// Tells of one that goes what stays at the backend.
+async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>) {
+    let status = object.status.clone().unwrap_or_default();
+    let plugin = status.of.as_ref().map(|of| of.plugin.as_str()).unwrap_or_default();
+    let how = (object.is_cut(), is_named(object, &status));
+    let (reason, sentence) = match plan::farewell(facts.wanted, facts.exists, how) {
+        Farewell::None => return,
+        Farewell::Kept => {
+            let (what, again) = if object.is_group() {
+                ("group ", "")
+            } else {
+                ("", ", and can be used again: wharfline snapshot adopt")
+            };
+            ("Kept", format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle))
+        }
+        Farewell::KeptInDoubt => {
+            let sentence = format!(
+                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} \
+                 names it where the plugin lists snapshots"
+            );
+            ("KeptInDoubt", sentence)
+        }
+    };
+    context.tell::<Snapshot>(&reference(object), reason, &sentence).await;
+}
+
 fn is_named(object: &Snapshot, status: &SnapshotStatus) -> bool {
     !status.handle.is_empty() || !object.is_cut()
 }

@@ -291,10 +291,14 @@ fn alone<'a>(
         Some(of) if !of.uid.is_empty() => {
             let name = (namespace_or_default(&of.namespace).to_owned(), of.name.clone());
             let found = world.claims.get(&name).filter(|c| c.metadata.uid.as_deref() == Some(&of.uid));
-            let phase = found.as_ref().map(|claim| claim.status.as_ref().and_then(|status| status.phase));
-            match phase {
+            let has = |claim: &VolumeClaim| {
+                claim.status.as_ref().is_some_and(|status| {
+                    status.phase == Some(ClaimPhase::Bound) && status.volume_name == object.name_any()
+                })
+            };
+            match found.as_deref() {
                 None => Claim::Gone,
-                Some(Some(ClaimPhase::Bound)) => Claim::Bound,
+                Some(claim) if has(claim) => Claim::Bound,
                 Some(_) => Claim::Live,
             }
         }

@@ -151,6 +151,9 @@ impl Wakes for Plugin {
             users_of_plugin(context, &name.1);
             let serving = context.world.allocations.names(&format!("serves:{}", name.1));
             context.queues.plugin_tasks.add_all(serving);
+            // Whether others can go on with what a node that goes makes calls for.
+            let going = context.world.nodes.all().into_iter().filter(|node| deleting(&**node));
+            context.queues.nodes.add_all(going.map(|node| name_of(&*node)));
             // Also those that serve it still, whatever is written of them.
             for instance in context.world.instances.by(&format!("plugin:{}", name.1)) {
                 let of = &instance.spec.allocation;

@@ -62,6 +62,13 @@ pub fn goes(node: Leaving) -> bool {
     }
 }
 
+/// Whether `Ready` stays as it is although the lease is no older than it lasts: it says that the node is not `heard` (its condition's
+/// status and reason), and no renewal of it was seen to come. Controllers that begin find the lease of one that is off as its last word left it, and
+/// know its age only after a while.
+pub fn unheard(ready: Option<(&str, &str)>, renewed: bool) -> bool {
+    matches!(ready, Some(("Unknown", reason)) if reason != NO_LEASE) && !renewed
+}
+
 /// Whether the word that the present boot of a node is off is disproved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disproof {
@@ -74,16 +81,17 @@ pub enum Disproof {
 }
 
 /// Whether a fence that has stood for `since` is disproved by a node that is heard. `silent` says that it was not when the fence was
-/// seen first, and `lease` is how long its lease lasts.
+/// seen first, and `lease` is how long its lease lasts. `told` says that whoever renews the lease is who told that boot: a machine that
+/// begins anew renews before it says so.
 ///
 /// Kept, it would let the next silence of the daemon alone pass for the end of the machine.
 pub fn disproof(
-    fenced: bool,
+    (fenced, told): (bool, bool),
     state: HostNode,
     (since, silent): (Duration, bool),
     lease: Duration,
 ) -> Disproof {
-    if !fenced || state != HostNode::Alive {
+    if !fenced || !told || state != HostNode::Alive {
         return Disproof::None;
     }
     if silent {
@@ -145,23 +153,43 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_that_is_only_found_does_not_say_that_its_node_is_heard_again() {
+        for (ready, renewed, wanted) in [
+            (Some(("Unknown", "LeaseNotRenewed")), false, true),
+            (Some(("Unknown", SILENT_SINCE_DELETED)), false, true),
+            (Some(("Unknown", "LeaseNotRenewed")), true, false),
+            // It took its first one.
+            (Some(("Unknown", NO_LEASE)), false, false),
+            (Some(("True", "LeaseRenewed")), false, false),
+            (Some(("False", "NodeStopped")), false, false),
+            (None, false, false),
+        ] {
+            assert_eq!(unheard(ready, renewed), wanted, "{ready:?} {renewed}");
+        }
+    }
+
+    #[test]
     fn a_fence_is_disproved_by_a_renewal_that_came_after_it() {
         let seconds = Duration::from_secs;
-        for (fenced, state, since, silent, wanted) in [
-            (false, Alive, 100, false, Disproof::None),
-            (true, Silent, 100, false, Disproof::None),
-            (true, Gone, 100, true, Disproof::None),
-            (true, Alive, 0, false, Disproof::In(seconds(20))),
-            (true, Alive, 19, false, Disproof::In(seconds(1))),
-            (true, Alive, 20, false, Disproof::Now),
-            (true, Alive, 21, false, Disproof::Now),
+        let (no, stands, begins) = ((false, true), (true, true), (true, false));
+        for (fence, state, since, silent, wanted) in [
+            (no, Alive, 100, false, Disproof::None),
+            (stands, Silent, 100, false, Disproof::None),
+            (stands, Gone, 100, true, Disproof::None),
+            (stands, Alive, 0, false, Disproof::In(seconds(20))),
+            (stands, Alive, 19, false, Disproof::In(seconds(1))),
+            (stands, Alive, 20, false, Disproof::Now),
+            (stands, Alive, 21, false, Disproof::Now),
             // It was silent for a whole lease when that was said: what is heard now came after it.
-            (true, Alive, 0, true, Disproof::Now),
+            (stands, Alive, 0, true, Disproof::Now),
+            // The boot that is heard is another one, and has not said so yet.
+            (begins, Alive, 0, true, Disproof::None),
+            (begins, Alive, 100, false, Disproof::None),
         ] {
             assert_eq!(
-                disproof(fenced, state, (seconds(since), silent), seconds(10)),
+                disproof(fence, state, (seconds(since), silent), seconds(10)),
                 wanted,
-                "{fenced} {state:?} {since}"
+                "{fence:?} {state:?} {since}"
             );
         }
     }

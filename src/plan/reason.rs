@@ -388,7 +388,7 @@ impl std::fmt::Display for Reason {
             Self::NoHost => write!(f, "waits until a node is chosen to make its controller calls"),
             Self::LeaseNotRenewed => write!(f, "this node's lease is not renewed; no call is started"),
             Self::NodeStopped { node } => {
-                write!(f, "node \"{node}\" was taken down; the next `wharfline up` brings it back")
+                write!(f, "node \"{node}\" was taken down, and is back once its daemon starts again")
             }
             Self::NodeLost { node } => write!(f, "node \"{node}\" is lost and surely off"),
             Self::BeingDeleted { kind, name } => write!(f, "{kind} \"{name}\" is being deleted"),

@@ -5,6 +5,7 @@
 //!   - ───────────────────────────────▶ Up, cut ───────────────▶ ready ───────▶ Down
 //!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Delete ──╱
 //! ```
+use super::volume::Farewell;
 use super::{Next, Reason};
 use crate::api::meta::{Condition, READY, ReclaimPolicy, Rung, Truth};
 
@@ -115,9 +116,15 @@ pub fn gone(facts: &Facts<'_>) -> bool {
     facts.deleting && (absent || kept)
 }
 
-/// Whether the backend may have one that is to be kept and that nobody knows: it is said when its object goes all the same.
-pub fn is_given_up(wanted: Wanted, exists: Option<Rung>, named: bool) -> bool {
-    wanted == Wanted::Forgotten && exists == Some(Rung::Unknown) && !named
+/// What is told of one that goes, whether it was `cut` for its object, and `named` when it is known how its plugin calls it.
+pub fn farewell(wanted: Wanted, exists: Option<Rung>, (cut, named): (bool, bool)) -> Farewell {
+    match (wanted, exists, named) {
+        (Wanted::Present | Wanted::Deleted, _, _) | (_, None | Some(Rung::Down), _) => Farewell::None,
+        // Whoever registered it has it written down.
+        _ if !cut => Farewell::None,
+        (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), true) => Farewell::Kept,
+        (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), false) => Farewell::KeptInDoubt,
+    }
 }
 
 /// The `Ready` condition, without generation and time.
@@ -292,12 +299,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_not_known_is_said() {
+    fn what_is_kept_is_said_with_its_handle_or_that_nobody_knows_it() {
         for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
             for exists in ALL {
-                let doubtful = wanted == Wanted::Forgotten && exists == Some(Rung::Unknown);
-                assert_eq!(is_given_up(wanted, exists, false), doubtful, "{wanted:?} {exists:?}");
-                assert!(!is_given_up(wanted, exists, true));
+                let may_be = [Some(Rung::Up), Some(Rung::Unknown)].contains(&exists);
+                for (cut, named, said) in [
+                    (true, true, Farewell::Kept),
+                    (true, false, Farewell::KeptInDoubt),
+                    (false, true, Farewell::None),
+                ] {
+                    let said = if wanted == Wanted::Forgotten && may_be { said } else { Farewell::None };
+                    assert_eq!(
+                        farewell(wanted, exists, (cut, named)),
+                        said,
+                        "{wanted:?} {exists:?} {cut} {named}"
+                    );
+                }
             }
         }
     }

@@ -154,7 +154,7 @@ impl Membership {
     pub(super) async fn is_member(&mut self) -> anyhow::Result<bool> {
         match self.renew().await {
             Ok(()) => Ok(true),
-            Err(error) if error.is::<Refused>() => Ok(false),
+            Err(error) if error.downcast_ref().is_some_and(Refused::is_of_no_member) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -218,7 +218,7 @@ async fn ask_any(
         let asked = ask(server, name, request, Arc::clone(&tls), bearer);
         match tokio::time::timeout(DEADLINE, asked).await {
             Ok(Ok(Ok(certificate))) => return Ok(certificate),
-            Ok(Ok(Err(refused))) => return Err(Refused(refused).into()),
+            Ok(Ok(Err(refused))) => return Err(refused.into()),
             Ok(Err(error)) => last = error.context(format!("server {server}")),
             Err(_) => last = anyhow!("server {server} did not answer in time"),
         }
@@ -228,8 +228,18 @@ async fn ask_any(
 
 /// A server said no, and will again.
 #[derive(Debug, thiserror::Error)]
-#[error("the server refused: {0}")]
-struct Refused(String);
+#[error("the server refused: {message}")]
+struct Refused {
+    code: StatusCode,
+    message: String,
+}
+
+impl Refused {
+    /// Whether it says that the key is none of a member's; anything else may be the word of who stands between.
+    fn is_of_no_member(&self) -> bool {
+        [StatusCode::UNAUTHORIZED, StatusCode::CONFLICT].contains(&self.code)
+    }
+}
 
 /// Refuses a directory of a machine that joined a cluster: other commands would write into it.
 pub(super) fn refuse_member(data_dir: &Path) -> anyhow::Result<()> {
@@ -249,7 +259,7 @@ async fn ask(
     request: &str,
     tls: Arc<ClientConfig>,
     bearer: Option<&str>,
-) -> anyhow::Result<Result<String, String>> {
+) -> anyhow::Result<Result<String, Refused>> {
     let (host, port) = host_and_port(server)?;
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     let verified = ServerName::try_from(host.clone()).map_err(|_| anyhow!("\"{host}\" is not a host"))?;
@@ -278,7 +288,7 @@ async fn ask(
     if code.is_server_error() || code == StatusCode::TOO_MANY_REQUESTS {
         return Err(anyhow!("{code}: {message}"));
     }
-    Ok(Err(message.to_owned()))
+    Ok(Err(Refused { code, message: message.to_owned() }))
 }
 
 /// Reads `https://HOST:PORT`.
@@ -385,6 +395,22 @@ impl ServerCertVerifier for ByHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who believes another word takes down what a member has.
+    #[test]
+    fn only_a_server_says_that_a_machine_is_no_member() {
+        for (code, said) in [
+            (StatusCode::UNAUTHORIZED, true),
+            (StatusCode::CONFLICT, true),
+            (StatusCode::BAD_REQUEST, false),
+            (StatusCode::FORBIDDEN, false),
+            (StatusCode::NOT_FOUND, false),
+            (StatusCode::METHOD_NOT_ALLOWED, false),
+            (StatusCode::PROXY_AUTHENTICATION_REQUIRED, false),
+        ] {
+            assert_eq!(Refused { code, message: String::new() }.is_of_no_member(), said, "{code}");
+        }
+    }
 
     #[test]
     fn servers_are_read() {

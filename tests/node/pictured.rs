@@ -245,8 +245,6 @@ async fn what_is_kept_is_known_by_its_handle_before_its_object_goes() {
     scene.rig.world.let_go(&scene.snapshots, "snap").await;
     assert_eq!((scene.rig.count(DELETE), scene.rig.backend.snapshots().len()), (0, 1), "it is kept");
     let snapshot_id = known["status"]["handle"].as_str().unwrap().to_owned();
-    let told = scene.rig.events_until("Kept").await;
-    assert!(told.iter().any(|(_, note)| note.contains(&snapshot_id)), "{told:?}");
     let request = proto::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
     client(&scene.rig).delete_snapshot(request, Duration::from_secs(5)).await.unwrap();
     scene.end().await;

@@ -130,6 +130,10 @@ fn secret_of(class: &VolumeClass) -> String {
     named.map(|of| format!("{}/{}", namespace(&of.namespace), of.name)).unwrap_or_default()
 }
 
+/// What to do where no class has the Secret.
+const MAKE_A_CLASS: &str =
+    "make a class of the plugin whose secrets.snapshot is that, and name it with --class";
+
 /// The class whose Secret the snapshot's calls want: the one that is named, or the first of the plugin's that has a Secret that the
 /// snapshot was listed with.
 fn class_with(
@@ -148,21 +152,23 @@ fn class_with(
             Ok(Some(class))
         }
         Fit::Other(class, has) => {
+            let names = with;
             let with = with.iter().cloned().collect::<Vec<_>>().join(", ");
             let what =
                 format!("\"{}\" of plugin/{} is listed with the Secret {with}", args.handle, args.plugin);
             let has = if has.is_empty() { "none".to_owned() } else { format!("the Secret {has}") };
             let failure = Failure::new(Exit::Conflict, what)
                 .because(format!("class {class} has {has} for its snapshots"));
-            Err(failure.try_this("leave out --class: the plugin's class with that Secret is found by itself"))
+            Err(failure.try_this(match fitting(&args.plugin, (None, classes), names) {
+                Fit::Missing(_) => MAKE_A_CLASS,
+                _ => "leave out --class: the plugin's class with that Secret is found by itself",
+            }))
         }
         Fit::Missing(secret) => {
             let what =
                 format!("\"{}\" of plugin/{} is listed with the Secret {secret}", args.handle, args.plugin);
             let failure = Failure::new(Exit::Conflict, what).because("no class has it for its snapshots");
-            Err(failure.try_this(
-                "make a class of the plugin whose secrets.snapshot is that, or choose one with --class",
-            ))
+            Err(failure.try_this(MAKE_A_CLASS))
         }
     }
 }

@@ -759,6 +759,12 @@ fn the_last_failed_call_and_the_next_attempt_come_with_the_cause() {
     assert_eq!(root.call.map(|call| call.code).as_deref(), Some("FAILED_PRECONDITION"));
     assert_eq!(root.next.map(|time| time.0.to_string()).as_deref(), Some("2026-01-01T00:00:08Z"));
     assert_eq!(root.reason, "StageFailed");
+    // Its node is not heard: nothing is tried before that is there again.
+    let mut dead = staging.cluster;
+    json_patch::merge(&mut dead["nodes"][1], &unmet("Ready", "LeaseNotRenewed", "silent"));
+    dead["nodes"][1]["status"]["conditions"][0]["status"] = json!("Unknown");
+    let root = explain(&objects(&dead), &subject(staging.asked)).unwrap().root.unwrap();
+    assert_eq!((root.subject.name.as_str(), root.next), ("b", None), "{}", root.text);
 }
 
 #[test]

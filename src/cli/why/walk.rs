@@ -531,7 +531,9 @@ impl<'a> Walk<'a> {
             let claim = self.claims.get(&(of.namespace.clone(), of.name.clone()));
             claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
         });
-        if let Some(of) = claim.filter(|_| branch.reason == "InUse") {
+        // Who uses it, or is made of it, is in its way whatever becomes of its claim.
+        let used = !status.holders.is_empty() || branch.because.iter().any(Branch::blocked);
+        if let Some(of) = claim.filter(|_| branch.reason == "InUse" && !used) {
             // It was deleted already, and nothing is tried before its claim goes.
             let words = Subject::namespaced(Kind::Claim, &of.namespace, &of.name).words("");
             branch.hint = format!("`wharfline delete {words}`: it goes with that");
@@ -722,8 +724,13 @@ fn unmet<'c>(conditions: &'c [Condition], kind: &str) -> Option<&'c Condition> {
 }
 
 fn add_told(branch: &mut Branch, told: Option<&Condition>) {
-    if let Some(told) = told {
-        add_words(branch, &told.reason, &told.message);
+    match told {
+        // "being deleted: is being deleted".
+        Some(told) if told.message.strip_prefix("is ") == Some(&branch.text) => {
+            branch.name_reason(&told.reason);
+        }
+        Some(told) => add_words(branch, &told.reason, &told.message),
+        None => {}
     }
 }
 

@@ -10,7 +10,6 @@ use kube::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use super::super::context::{Node, snapshot_word};
-use super::super::events::Tone;
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
@@ -236,12 +235,6 @@ async fn record(
     let delay = settle(node, about, wanted != Wanted::Present && !grouped, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
-    }
-    // Whether it is ready by now or not: its handle is what is told.
-    if wanted == Wanted::Forgotten && part.exists == Some(Rung::Up) && before.exists != Some(Rung::Up) {
-        let note = format!("it is kept at the backend as \"{}\"", part.handle);
-        let action = action(step, look.snapshot.is_group());
-        node.events.tell(look.snapshot.object_ref(&()), Tone::Normal, "Kept", action, &note);
     }
     let processing = matches!(outcome, Err(Blocked::Wait(Reason::SnapshotProcessing)));
     // Its volume is on its way here with its name in it.

@@ -184,6 +184,25 @@ async fn a_registered_volume_stays_without_its_claim_and_goes_without_a_deletion
     }
 }
 
+/// A person's reference to a claim that has another volume keeps nothing.
+#[tokio::test(start_paused = true)]
+async fn a_kept_volume_waits_for_no_claim_that_has_another_one() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    bench.make("volumes", registered("mine", "Retain")).await;
+    bench.make("volumeclaims", naming("mine", "mine")).await;
+    bench.until("bound", |seen| ready(&claimed(seen, "mine"))).await;
+    let mut other = registered("other", "Retain");
+    let uid = claimed(&bench.seen, "mine")["metadata"]["uid"].clone();
+    other["spec"]["claimRef"] = json!({ "namespace": "default", "name": "mine", "uid": uid });
+    bench.make("volumes", other).await;
+    bench.quiet().await;
+    bench.delete("volumes", "", "other").await;
+    bench.until("it goes", |seen| seen.get("volumes", "", "other").is_null()).await;
+    assert!(ready(&claimed(&bench.seen, "mine")));
+    bench.end().await;
+}
+
 /// Scenario B29.
 #[tokio::test(start_paused = true)]
 async fn the_policy_counts_as_it_is_when_the_claim_goes() {

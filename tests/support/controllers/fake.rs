@@ -295,7 +295,7 @@ impl FakeNode {
     async fn renew(&self, beats: u64) {
         let leases = "/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases";
         let time = format!("2024-05-01T{:02}:{:02}:{:02}.000000Z", beats / 3600, beats / 60 % 60, beats % 60);
-        let spec = json!({ "holderIdentity": self.name, "renewTime": time });
+        let spec = json!({ "holderIdentity": self.incarnation(), "renewTime": time });
         let patch = json!({ "spec": spec });
         let (code, _) = ask(&self.client, "PATCH", &format!("{leases}/{}", self.name), Some(&patch)).await;
         if code == 404 {
@@ -306,12 +306,18 @@ impl FakeNode {
         }
     }
 
+    /// Who holds the lease: a daemon of this boot.
+    fn incarnation(&self) -> String {
+        format!("{} since {}", self.name, self.behaviour.borrow().boot)
+    }
+
     /// Everything that the daemon would write now; each patch differs from what is seen.
     fn step(&self) -> Vec<Patch> {
         let behaviour = self.behaviour.borrow().clone();
         let mut patches = Vec::new();
         let agent = self.seen.get("nodeagents", "", &self.name);
-        push(&mut patches, "nodeagents", &agent, json!({ "bootId": behaviour.boot, "kernel": "6.1" }));
+        let told = json!({ "bootId": behaviour.boot, "kernel": "6.1", "incarnation": self.incarnation() });
+        push(&mut patches, "nodeagents", &agent, told);
         for volume in self.seen.all("volumes") {
             self.host(&behaviour, &volume, &mut patches);
         }

@@ -112,6 +112,93 @@ async fn a_fence_of_a_boot_that_is_heard_again_is_taken_away() {
     bench.end().await;
 }
 
+/// A machine that begins anew renews its lease before it says which boot it has: nothing was wrong with what was said of the former one.
+#[tokio::test(start_paused = true)]
+async fn a_fenced_machine_that_begins_anew_disproves_nothing() {
+    let bench = lost(true).await;
+    bench.ledger.power_off("a");
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    bench.ledger.power_on("a");
+    bench.delay("nodeagents", Duration::from_secs(25));
+    bench.behave("a", |b| (b.alive, b.boot) = (true, "boot-2".to_owned()));
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    crate::bench::pass(60).await;
+    let info = bench.seen.get("nodes", "", "a")["status"]["nodeInfo"].clone();
+    assert_eq!(info["bootID"], "boot-2", "it is known by now");
+    assert!(!bench.seen.all("events").iter().any(|event| event["reason"] == "NotOff"), "nobody was wrong");
+    bench.end().await;
+}
+
+/// Controllers that begin find the lease of a node that is off as its last word left it: that does not say that it is heard, and a deletion
+/// in that moment says what it said before.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_new_controllers_find_does_not_say_that_its_node_is_heard() {
+    let mut bench = lost(true).await;
+    bench.ledger.power_off("a");
+    let before = bench.writes().len();
+    bench.stop().await;
+    bench.start();
+    crate::bench::pass(5).await;
+    assert_eq!(node_status(&bench.seen, "a"), "Unknown");
+    let of_node = |w: &crate::bench::Write| w.path.ends_with("/nodes/a/status");
+    assert!(!bench.writes().split_off(before).iter().any(of_node), "nothing new is known of it");
+    bench.delete("nodes", "", "a").await;
+    bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+    bench
+        .until("it runs on b", |seen| {
+            one(seen)["status"]["nodeName"] == "b" && phase(seen, "one") == "Running"
+        })
+        .await;
+    bench.end().await;
+}
+
+/// It is deleted as one that is silent, and comes back in that moment, which the controllers do not see yet.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_comes_back_as_it_is_deleted_keeps_what_it_has() {
+    let bench = lost(true).await;
+    bench.delay("leases", Duration::from_secs(20));
+    bench.behave("a", |b| b.alive = true);
+    crate::bench::pass(3).await;
+    let before = bench.writes().len();
+    bench.delete("nodes", "", "a").await;
+    crate::bench::pass(10).await;
+    let writes = bench.writes().split_off(before);
+    let refused = |w: &&crate::bench::Write| w.path.ends_with("/nodes/a") && w.code == 409;
+    assert!(writes.iter().any(|w| refused(&w)), "it was let go as it was seen: {writes:?}");
+    bench.until("it is heard", |seen| node_status(seen, "a") == "True").await;
+    crate::bench::pass(60).await;
+    assert_eq!(phase(&bench.seen, "one"), "Running", "{}", one(&bench.seen));
+    assert_eq!(one(&bench.seen)["status"]["nodeName"], "a");
+    assert_eq!(bench.ledger.count("detach"), 0, "{:?}", bench.ledger.calls());
+    bench.delete("allocations", "default", "one").await;
+    bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+    bench.end().await;
+}
+
+/// Its boot and its last word are of its NodeAgent, whose watch may be behind that of its lease.
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_goes_by_what_the_server_has_of_it() {
+    let bench = lost(true).await;
+    bench.ledger.power_off("a");
+    bench.delay("nodeagents", Duration::from_secs(120));
+    bench.ledger.power_on("a");
+    bench.behave("a", |b| (b.alive, b.boot) = (true, "boot-2".to_owned()));
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    bench.behave("a", |b| b.alive = false);
+    bench.until("a is lost", |seen| node_status(seen, "a") == "Unknown").await;
+    bench.ledger.power_off("a");
+    bench.delete("nodes", "", "a").await;
+    crate::bench::pass(30).await;
+    assert!(!bench.seen.get("nodes", "", "a").is_null(), "what it said last has not come here");
+    bench.until("a is gone", |seen| seen.get("nodes", "", "a").is_null()).await;
+    bench.end().await;
+}
+
 /// A person deletes it while it is shown as heard, in the moment in which it is found silent: that it is silent is then of after that.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_deleted_while_its_silence_is_being_written_was_heard() {

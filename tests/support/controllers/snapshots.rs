@@ -141,8 +141,14 @@ async fn what_is_waited_for_is_told_and_what_was_never_asked_for_goes_at_once() 
     bench.until("it does not fit", |seen| told(seen, "small")["reason"] == "SourceMismatch").await;
     // Retain leaves it where it is.
     bench.patch("snapshots", "default", "nightly", json!({ "spec": { "deletionPolicy": "Retain" } })).await;
+    let handle = snap(&bench.seen, "nightly")["status"]["handle"].as_str().unwrap().to_owned();
     bench.delete("snapshots", "default", "nightly").await;
     bench.until("it goes", |seen| snap(seen, "nightly").is_null()).await;
+    let events = bench.seen.all("events");
+    let kept =
+        events.iter().filter(|event| event["reason"] == "Kept").map(|event| event["message"].to_string());
+    let kept: Vec<_> = kept.collect();
+    assert!(kept.len() == 1 && kept[0].contains(&handle) && kept[0].contains("snapshot adopt"), "{kept:?}");
     assert!(!bench.ledger.calls().iter().any(|call| call.starts_with("delete snap-")));
     bench.end().await;
 }

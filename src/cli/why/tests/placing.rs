@@ -97,7 +97,7 @@ pub(super) fn placing() -> Vec<Case> {
             asked: "Allocation/web-data",
             way: &["allocation/web-data", "node/b"],
             says: "not ready: taken down",
-            advice: "start `wharfline up` there",
+            advice: "start its daemon again: `wharfline up`, or `wharfline node` in a cluster",
         },
         Case {
             name: "no node has a healthy instance of the plugin",

@@ -73,7 +73,16 @@ fn a_call_for_a_user_that_takes_long_is_named_while_it_lasts() {
     let waits = waiting("vol-data");
     let rung = |rung: &str| json!({ "status": { "volumes": [{ "name": "v", "volume": "vol-data", "published": rung }] } });
     let over = json!({ "status": { "node": { "staged": "Up", "calls": ended } } });
+    // Nothing was staged, and nothing is written of it before there is an answer.
+    let first = json!({ "metadata": { "uid": "web-uid" }, "status": { "volumes": null } });
+    let let_in = json!({ "spec": { "allocations": ["web-uid"] } });
     for (method, changes, named) in [
+        ("NodePublishVolume", vec![first], true),
+        (
+            "NodePublishVolume",
+            vec![json!({ "metadata": { "uid": "other" }, "status": { "volumes": null } })],
+            false,
+        ),
         ("NodePublishVolume", vec![waits.clone()], true),
         ("NodeUnpublishVolume", vec![deleted(), rung("Unknown")], true),
         ("NodeUnpublishVolume", vec![deleted(), rung("Down")], false),
@@ -84,6 +93,7 @@ fn a_call_for_a_user_that_takes_long_is_named_while_it_lasts() {
     ] {
         let changes: Vec<_> = changes.into_iter().map(|change| ("allocations/0", change)).collect();
         let mut cluster = with(&changes);
+        json_patch::merge(&mut cluster["attachments"][0], &let_in);
         cluster["events"] = event(method);
         let page = explain(&objects(&cluster), &subject("VolumeAttachment/att-data")).unwrap();
         assert_eq!(page.root.is_some(), named, "{method} {changes:?}: {:?}", page.tree);

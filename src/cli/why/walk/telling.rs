@@ -64,8 +64,13 @@ impl Walk<'_> {
             let Some(status) = allocation.status.as_ref().filter(|s| s.node_name == spec.node_name) else {
                 continue;
             };
-            let mut publications = status.volumes.iter().filter(|v| v.volume == spec.volume);
-            if !publications.any(|v| on_its_way(allocation, v.published)) {
+            let mut publications = status.volumes.iter().filter(|v| v.volume == spec.volume).peekable();
+            // Of the first one nothing is written before it is answered, where nothing was staged.
+            let first = publications.peek().is_none()
+                && spec.allocations.iter().any(|uid| allocation.uid().as_ref() == Some(uid));
+            if !(first && on_its_way(allocation, Rung::Down)
+                || publications.any(|v| on_its_way(allocation, v.published)))
+            {
                 continue;
             }
             let node = attachment.status.as_ref().and_then(|status| status.node.as_ref());
