@@ -763,7 +763,9 @@ fn the_last_failed_call_and_the_next_attempt_come_with_the_cause() {
     let mut dead = staging.cluster;
     json_patch::merge(&mut dead["nodes"][1], &unmet("Ready", "LeaseNotRenewed", "silent"));
     dead["nodes"][1]["status"]["conditions"][0]["status"] = json!("Unknown");
-    let root = explain(&objects(&dead), &subject(staging.asked)).unwrap().root.unwrap();
+    let page = explain(&objects(&dead), &subject("VolumeAttachment/att-data")).unwrap();
+    assert!(page.tree.next.is_some(), "its node would: {:?}", page.tree);
+    let root = page.root.unwrap();
     assert_eq!((root.subject.name.as_str(), root.next), ("b", None), "{}", root.text);
 }
 

@@ -531,9 +531,7 @@ impl<'a> Walk<'a> {
             let claim = self.claims.get(&(of.namespace.clone(), of.name.clone()));
             claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
         });
-        // Who uses it, or is made of it, is in its way whatever becomes of its claim.
-        let used = !status.holders.is_empty() || branch.because.iter().any(Branch::blocked);
-        if let Some(of) = claim.filter(|_| branch.reason == "InUse" && !used) {
+        if let Some(of) = claim.filter(|_| branch.reason == "InUse") {
             // It was deleted already, and nothing is tried before its claim goes.
             let words = Subject::namespaced(Kind::Claim, &of.namespace, &of.name).words("");
             branch.hint = format!("`wharfline delete {words}`: it goes with that");
