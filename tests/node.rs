@@ -88,6 +88,8 @@ mod server;
 mod shapes;
 #[path = "node/stale.rs"]
 mod stale;
+#[path = "node/taken.rs"]
+mod taken;
 #[path = "node/tasks.rs"]
 mod tasks;
 #[path = "node/together.rs"]

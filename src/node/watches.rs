@@ -91,8 +91,8 @@ pub(super) fn open_watches(node: &Arc<Node>, watches: &mut JoinSet<()>) {
             for uid in users.filter(|uid| !a.spec.allocations.contains(uid)) {
                 node.queue.wake(Key::Allocation(uid));
             }
-            // Whoever was let in may have ended, and wait for it to go.
-            if !node.caches.attachments.has(&a.uid().unwrap_or_default()) {
+            // Whoever was let in may have ended, and wait for it to go; or it was taken from them.
+            if a.spec.fenced || !node.caches.attachments.has(&a.uid().unwrap_or_default()) {
                 a.spec.allocations.iter().for_each(|uid| node.queue.wake(Key::Allocation(uid.clone())));
             }
             node.queue.wake(Key::Mount(a.spec.volume.clone()));

@@ -139,6 +139,27 @@ pub fn lets_go(mode: AccessMode, mut let_in: impl ExactSizeIterator<Item = Endin
     let_in.len() > 0 && !several_on_a_node(mode) && let_in.all(|one| one.deleting && one.down)
 }
 
+/// What who uses a volume on a node still has of it, by the attachment that it was published under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenure {
+    /// All of it.
+    Stands,
+    /// It keeps what it has for as long as it runs, and begins nothing more with it: the node lets go of the attachment.
+    Ends,
+    /// Nothing: others may have the volume by now.
+    Taken,
+}
+
+/// That, of an attachment that its node knows: whether the node lets go of it, and whether it was fenced. None: the server has it no
+/// more.
+pub fn tenure(attachment: Option<(bool, bool)>) -> Tenure {
+    match attachment {
+        None | Some((_, true)) => Tenure::Taken,
+        Some((true, false)) => Tenure::Ends,
+        Some((false, false)) => Tenure::Stands,
+    }
+}
+
 /// What a node sees of one who was let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ending {
@@ -240,6 +261,20 @@ pub fn holder(allocation: ObjectRef, node: &str, read_only: bool) -> Holder {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn nothing_begins_on_what_is_let_go_and_nothing_goes_on_with_what_was_taken() {
+        for (attachment, left) in [
+            (None, Tenure::Taken),
+            (Some((true, true)), Tenure::Taken),
+            // The word that the node is off comes first, what follows from it later.
+            (Some((false, true)), Tenure::Taken),
+            (Some((true, false)), Tenure::Ends),
+            (Some((false, false)), Tenure::Stands),
+        ] {
+            assert_eq!(tenure(attachment), left, "{attachment:?}");
+        }
+    }
+
     use super::*;
     use serde_json::json;
 

@@ -168,13 +168,15 @@ pub enum Healing {
     Wait,
     /// They end, so that the volume can be mounted anew.
     End,
+    /// They end, for the volume was taken from them.
+    Taken,
 }
 
 /// What is wanted of a task while volumes of its are healed.
 pub fn while_healing(wanted: Wanted, healing: Healing) -> Wanted {
     match (wanted, healing) {
         (Wanted::Running, Healing::None | Healing::Wait) => Wanted::Running,
-        (Wanted::Stopped, _) | (Wanted::Running, Healing::End) => Wanted::Stopped,
+        (Wanted::Stopped, _) | (Wanted::Running, Healing::End | Healing::Taken) => Wanted::Stopped,
     }
 }
 

@@ -232,7 +232,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
                 not_ready(
                     VolumePhase::Pending,
                     super::claim::PROVISIONING,
-                    format!("waits for node \"{node}\""),
+                    format!("node \"{node}\" makes its calls"),
                 )
             }
         },

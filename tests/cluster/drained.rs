@@ -45,7 +45,7 @@ async fn a_node_is_drained_and_used_again() {
     assert_eq!((node_of(&cluster, "stopped"), instances(&cluster)), (String::new(), served));
     // It can be drained again, and then there is nothing to wait for.
     let again = cluster.run(&["drain", "n0"]);
-    assert_eq!(again, "node/n0 cordoned, and drained\n");
+    assert_eq!(again, "node/n0 cordoned, and being drained\n");
 
     cluster.run(&["uncordon", "n0"]);
     wait(&cluster, "pinned", "Running");

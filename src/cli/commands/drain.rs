@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &Drain) -> Result<(), F
                 .send(Method::PATCH, &path, Some((content::MERGE_PATCH, &body)), Form::Object)
                 .await?;
         }
-        session.say(format_args!("{} cordoned, and drained", nodes.label(name)))?;
+        session.say(format_args!("{} cordoned, and being drained", nodes.label(name)))?;
     }
     for name in &args.nodes {
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);

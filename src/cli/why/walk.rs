@@ -13,7 +13,7 @@ mod turns;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::ResourceExt;
 
 use super::{Branch, Kind, Objects, State, Subject};
@@ -38,6 +38,8 @@ const FIRST_CONSUMER: &str = "WaitingForFirstConsumer";
 const UNPLACED: &str = "WaitingForPlacement";
 /// How the reasons begin that are told of an allocation that cannot have its volume where it wants it on its node.
 const AT_HOST: &str = "HostPath";
+/// What waits for its plugin says so.
+const NOT_READY: &str = "PluginNotReady";
 /// What may be told of one user of a volume alone, or of the volume on its node.
 const OF_A_USER: [&str; 4] = ["KernelRefused", "PathNotAllowed", "FsGroupNotSet", "NotMounted"];
 
@@ -555,6 +557,14 @@ impl<'a> Walk<'a> {
         telling::add_under_way(branch, self.objects, object.uid().as_deref(), calls);
     }
 
+    fn under_way<'c, K: ResourceExt>(
+        &self,
+        object: &K,
+        calls: impl IntoIterator<Item = &'c Call>,
+    ) -> Option<&'a Event> {
+        telling::under_way(self.objects, object.uid().as_deref(), calls)
+    }
+
     /// The node and the plugin that make a volume's controller calls, where they hold it up.
     fn add_host(&self, branch: &mut Branch, plugin: &str, host: Option<&str>) {
         let node = host.map(|host| self.node(host));
@@ -603,7 +613,10 @@ impl<'a> Walk<'a> {
                 (false, false)
                     if spec.stage_required && here.staged != Rung::Up || !here.reason.is_empty() =>
                 {
-                    telling::on_its_way(spec, here.staged)
+                    // That it is staged is told with what comes of this.
+                    let both = host.calls.iter().chain(&here.calls);
+                    let publishes = self.under_way(attachment, both).is_some_and(telling::publishes);
+                    telling::on_its_way(spec, if publishes { Rung::Up } else { here.staged })
                 }
                 (false, false) => {
                     branch.state = State::Fine;
@@ -632,7 +645,10 @@ impl<'a> Walk<'a> {
                 }
                 self.add_host(&mut branch, &spec.plugin, spec.host.as_ref().map(|h| h.node_name.as_str()));
             } else {
-                add_words(&mut branch, &here.reason, &here.message);
+                // A call is under way: the plugin that was waited for before is there again.
+                if here.reason != NOT_READY || self.under_way(attachment, both.clone()).is_none() {
+                    add_words(&mut branch, &here.reason, &here.message);
+                }
                 self.add_under_way(&mut branch, attachment, both);
                 add_call(&mut branch, &here.calls);
                 branch.next = here.next_attempt_time;

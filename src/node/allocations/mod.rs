@@ -180,16 +180,23 @@ async fn bound(node: &Arc<Node>, allocation: &Allocation) -> Option<Duration> {
 
 /// Once when it begins, and once when it is over.
 fn tell_of_healing(node: &Node, allocation: &Allocation, healing: &BTreeMap<String, Healing>) {
-    let step = format!("task/{}/heal", allocation.uid().unwrap_or_default());
+    let uid = allocation.uid().unwrap_or_default();
+    let (step, taken) = (format!("task/{uid}/heal"), format!("task/{uid}/taken"));
     let note =
         "the tasks that mount a volume of it are ended, so that it can be mounted anew, as onStaleMount says";
     match healing.values().max().unwrap_or(&Healing::None) {
         Healing::None => {
             let note = "its volume is mounted anew, and its tasks start";
             node.events.over(about(allocation), &step, ("Remounted", "Remount", note));
+            node.events.gone(&taken);
         }
         Healing::Wait => {}
         Healing::End => node.events.failed(about(allocation), &step, "Remounting", "Remount", note),
+        Healing::Taken => {
+            let note = "the tasks that mount a volume of it are ended: it was taken from them, for this node was said to be off, or its \
+                        attachment is gone";
+            node.events.failed(about(allocation), &taken, "VolumeTaken", "Run", note);
+        }
     }
 }
 
@@ -296,14 +303,8 @@ async fn run_task(
                 node.tasks.lasts(&uid, &task.name, event(node, "Draining", message));
                 return None;
             }
+            let why = why_asked_to_end(wanted, (healing, healed), outdated);
             let killed = format!("; what is left of it is killed after {} s", grace(task).as_secs_f64());
-            let why = match healing {
-                Healing::End if wanted == Wanted::Running => {
-                    format!("asked to end, so that volume {healed} can be mounted anew, as onStaleMount says")
-                }
-                _ if outdated => "asked to end: its csiPlugin block changed".to_owned(),
-                _ => "asked to end".to_owned(),
-            };
             node.tasks.event(&uid, &task.name, event(node, "Stopping", &(why + &killed)));
             if node.stop_task(&uid, &task.name, Some(grace(task))) == Asked::Over {
                 withdraw(node, &uid, &task.name, plugins::entry(node, &uid, task).as_ref()).await;
@@ -321,6 +322,19 @@ async fn run_task(
                 Some(node.retry.failed(&format!("{step_name}/clear"), "clear".to_owned()))
             }
         },
+    }
+}
+
+fn why_asked_to_end(wanted: Wanted, (healing, volume): (Healing, &str), outdated: bool) -> String {
+    match healing {
+        Healing::End if wanted == Wanted::Running => {
+            format!("asked to end, so that volume {volume} can be mounted anew, as onStaleMount says")
+        }
+        Healing::Taken if wanted == Wanted::Running => {
+            format!("asked to end: volume {volume} was taken from it")
+        }
+        _ if outdated => "asked to end: its csiPlugin block changed".to_owned(),
+        _ => "asked to end".to_owned(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::caches::full_name;
 use super::super::context::{Key, Node, substitute};
 use super::super::events::Tone;
 use super::super::journal::{Entry, PublicationEntry, TaskEntry, publication_key, task_key};
-use super::super::mounts::{TARGET, chain};
+use super::super::mounts::{TARGET, chain, tenure};
 use super::super::runtime::{Order, Place, Runtime, VolumeAt};
 use super::plugins::{self, prepare, register, socket, withdraw};
 use super::{about_task, event, grace, reference, serving, step};
@@ -19,10 +19,11 @@ use crate::api::Allocation;
 use crate::api::allocation::{Task, VolumeMount};
 use crate::plan::container::PluginPart;
 use crate::plan::mount::Level;
+use crate::plan::release::Tenure;
 use crate::sys::kernel::{FileKind, KernelError, Present};
 use crate::sys::path::{Place as At, SubPath, TreePath};
 
-/// Every publication that the allocation has, if all are up that a task waits for. One that serves a plugin mounts none, and
+/// Every publication that the allocation has by a grant that stands, if all are up that a task waits for. One that serves a plugin mounts none, and
 /// waits for none.
 pub(super) fn publications(
     node: &Node,
@@ -34,7 +35,7 @@ pub(super) fn publications(
         .journal
         .publications_of(&uid)
         .into_iter()
-        .filter(|p| p.level == Level::Up)
+        .filter(|p| p.level == Level::Up && tenure(node, p) == Tenure::Stands)
         .map(|p| (p.name.clone(), p))
         .collect();
     let mut wanted = allocation.spec.volumes.iter();

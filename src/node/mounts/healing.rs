@@ -7,18 +7,27 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 
 use super::super::context::Node;
-use super::unit::gather;
+use super::unit::{gather, tenure};
 use crate::api::Allocation;
 use crate::api::allocation::OnStaleMount;
 use crate::plan::mount::{Level, Seen, Step};
 use crate::plan::registry::Service;
+use crate::plan::release::Tenure;
 use crate::plan::stale::Cure;
 use crate::plan::supervise::Healing;
 
-/// What the volumes of an allocation that are not well ask of the tasks that mount them, by the allocation's names for them.
-/// Nothing ends before the plugin is well: until then nothing would be won.
+/// What the volumes of an allocation that were taken from it, or are not well, ask of the tasks that mount them, by the allocation's
+/// names for them. For one that is not well nothing ends before the plugin is: until then nothing would be won.
 pub fn healing(node: &Node, allocation: &Allocation) -> BTreeMap<String, Healing> {
     let uid = allocation.uid().unwrap_or_default();
+    let mut found = unwell(node, allocation, &uid);
+    let there = node.journal.publications_of(&uid).into_iter().filter(|entry| entry.level != Level::Down);
+    let taken = there.filter(|entry| tenure(node, entry) == Tenure::Taken);
+    found.extend(taken.map(|entry| (entry.name, Healing::Taken)));
+    found
+}
+
+fn unwell(node: &Node, allocation: &Allocation, uid: &str) -> BTreeMap<String, Healing> {
     let asks = |name: &str| {
         let of = allocation.spec.volumes.iter().find(|volume| volume.name == name);
         of.is_some_and(|volume| volume.on_stale_mount != OnStaleMount::None)
@@ -27,7 +36,7 @@ pub fn healing(node: &Node, allocation: &Allocation) -> BTreeMap<String, Healing
     if !allocation.spec.volumes.iter().any(|volume| asks(&volume.name)) {
         return found;
     }
-    for entry in node.journal.publications_of(&uid) {
+    for entry in node.journal.publications_of(uid) {
         if !asks(&entry.name) || node.sightings.publication(&entry).is_none() {
             continue;
         }

@@ -23,8 +23,8 @@ pub(super) mod usage;
 pub use at_host::allowed_host_path;
 pub use healing::healing;
 pub use health::Sightings;
-pub(super) use unit::is_going;
 pub use unit::user_note;
+pub(super) use unit::{is_going, tenure};
 pub use usage::{Measured, Usages};
 
 use super::context::{Key, Node};

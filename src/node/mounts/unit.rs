@@ -16,7 +16,7 @@ use crate::api::meta::{Map, ObjectRef, Rung};
 use crate::api::volume::AttachStatus;
 use crate::plan::Reason;
 use crate::plan::mount::{self, Attachment, Level, Publication, Step};
-use crate::plan::release::{self, Ending};
+use crate::plan::release::{self, Ending, Tenure};
 use crate::plan::stale::{self, Cure, Health, Look, Patient};
 use crate::plan::untold::{self, Following};
 use crate::sys::path::HostPath;
@@ -69,6 +69,12 @@ pub(in crate::node) fn is_going(node: &Node, object: &VolumeAttachment) -> bool 
     let uid = object.uid().unwrap_or_default();
     let closed = || node.journal.attachment(&uid).is_some_and(|entry| entry.closed);
     object.meta().deletion_timestamp.is_some() || closed() || lets_go(node, object, &uid)
+}
+
+/// What the user of a publication still has of its volume.
+pub(in crate::node) fn tenure(node: &Node, publication: &PublicationEntry) -> Tenure {
+    let object = node.caches.attachments.get(&publication.attachment);
+    release::tenure(object.map(|object| (is_going(node, &object), object.spec.fenced)))
 }
 
 fn lets_go(node: &Node, object: &VolumeAttachment, uid: &str) -> bool {
@@ -330,7 +336,8 @@ impl User {
     /// Whether no process is left that may use it. While the allocation stays, its tasks that do not mount it are none of it.
     pub(super) fn idle(&self, node: &Node) -> bool {
         let uid = &self.allocation.uid;
-        let allocation = node.caches.allocations.one(uid).filter(|_| self.wanted);
+        let stays = |allocation: &Arc<crate::api::Allocation>| self.wanted || !stopping(node, allocation);
+        let allocation = node.caches.allocations.one(uid).filter(stays);
         let Some(allocation) = allocation else { return node.tasks.idle(uid) };
         let tasks = &allocation.spec.tasks;
         node.tasks.idle_of(uid, |name| {

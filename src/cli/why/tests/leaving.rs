@@ -38,6 +38,29 @@ fn of_a_node_that_is_not_heard_the_way_to_say_that_it_is_off_is_told() {
     }
 }
 
+#[test]
+fn what_was_said_of_a_node_is_not_advised_again() {
+    let silent = |boot: &str| {
+        json!({ "spec": { "taints": [{ "key": "wharfline.dev/out-of-service", "value": boot, "effect": "NoExecute" }] },
+            "status": { "nodeInfo": { "bootID": "boot-1" }, "conditions": [
+                { "type": "Ready", "status": "Unknown", "reason": "LeaseNotRenewed", "message": "silent" }] } })
+    };
+    for (boot, says) in [
+        (
+            "boot-1",
+            "b is said to be off, and what it had is free for others: delete what shall not wait for it",
+        ),
+        (
+            "boot-0",
+            "its taint names another boot, and says nothing of this one; where the machine is surely off, `kubectl",
+        ),
+    ] {
+        let advice = root(&with(&[("nodes/1", silent(boot))]), "Node/b").advice;
+        assert!(advice.contains(says), "{advice}");
+        assert_eq!(advice.contains("kubectl taint"), boot == "boot-0", "{advice}");
+    }
+}
+
 /// Nobody else can delete it.
 #[test]
 fn what_a_node_that_is_gone_for_good_has_may_be_left_there() {

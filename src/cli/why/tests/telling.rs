@@ -42,6 +42,21 @@ fn a_call_that_takes_long_is_named_while_it_lasts() {
         let end = "; NodeStageVolume: no answer from the plugin for 5 s";
         assert_eq!(said.ends_with(end), named, "{uid} {calls}: {said}");
     }
+    // What it waited for before is there again; and what publishes has staged.
+    let before = json!({ "status": { "node": { "reason": "PluginNotReady", "message": "waits for a healthy instance" } } });
+    let mut cluster = staging(json!([]));
+    json_patch::merge(&mut cluster["attachments"][0], &before);
+    for (action, says) in [
+        ("NodeStageVolume", "attached to b, not staged"),
+        ("NodePublishVolume", "staged on b, not published"),
+    ] {
+        cluster["events"] = no_answer("att-uid-data", told);
+        cluster["events"][0]["action"] = json!(action);
+        let said = text(&cluster, "Allocation/web-data");
+        assert_eq!(said, format!("{says}; NodeStageVolume: no answer from the plugin for 5 s"));
+    }
+    cluster["events"] = json!([]);
+    assert!(text(&cluster, "Allocation/web-data").contains("waits for a healthy instance"));
     // The other side's word about the same attachment counts, too.
     let host = json!({ "status": { "controller": { "calls": [call("OK", "2026-01-01T00:00:05Z", "")] } } });
     let mut cluster = staging(json!([]));

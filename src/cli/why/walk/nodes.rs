@@ -3,7 +3,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{Walk, add_words, key};
-use crate::api::node_agent::fence_command;
+use crate::api::node_agent::{OUT_OF_SERVICE, fence_command};
 
 impl Walk<'_> {
     pub(super) fn node(&self, name: &str) -> Branch {
@@ -40,8 +40,18 @@ impl Walk<'_> {
 fn how_to_go_on(name: &str, node: &Node) -> String {
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let boot = info.map(|info| info.boot_id.as_str()).unwrap_or_default();
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let off = taints.filter(|taint| taint.key == OUT_OF_SERVICE).filter_map(|taint| taint.value.as_deref());
+    let said: Vec<_> = off.collect();
+    if said.contains(&boot) {
+        return format!(
+            "{name} is said to be off, and what it had is free for others: delete what shall not wait for it, or start its daemon again"
+        );
+    }
+    let other =
+        if said.is_empty() { "" } else { "its taint names another boot, and says nothing of this one; " };
     format!(
-        "start the node daemon on {name} or look at its log there; where the machine is surely off, `{}`",
+        "start the node daemon on {name} or look at its log there; {other}where the machine is surely off, `{}`",
         fence_command(name, boot)
     )
 }

@@ -30,8 +30,13 @@ pub(super) fn add_under_way<'c>(
     }
 }
 
+/// Whether what was told of is a call that publishes.
+pub(super) fn publishes(event: &Event) -> bool {
+    event.action.as_deref() == Some("NodePublishVolume")
+}
+
 /// What was told of the call that is under way about an object.
-fn under_way<'o, 'c>(
+pub(super) fn under_way<'o, 'c>(
     objects: &'o Objects,
     uid: Option<&str>,
     calls: impl IntoIterator<Item = &'c Call>,
