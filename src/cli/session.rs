@@ -423,9 +423,8 @@ pub(crate) fn selection<'a>(
 
 fn pair(kinds: &Kinds, word: &str) -> Result<Target, Failure> {
     let Some((kind, name)) = word.split_once('/') else {
-        return Err(
-            Failure::usage(format!("\"{word}\" has no kind")).try_this("write each object as KIND/NAME")
-        );
+        return Err(Failure::usage(format!("\"{word}\" has no kind, as others here have"))
+            .try_this("write each object as KIND/NAME, or the kind once and names alone"));
     };
     if name.is_empty() || name.contains('/') {
         return Err(Failure::usage(format!("\"{word}\" is no KIND/NAME")));

@@ -395,6 +395,7 @@ impl Node {
                 None
             }
             Err(error) => {
+                let again = self.retry.attempt(step) > 1;
                 let delay = self.retry.failed(step, "write".to_owned());
                 let said = &error as &dyn std::error::Error;
                 match &error {
@@ -402,6 +403,8 @@ impl Node {
                     kube::Error::Api(status) if status.code == 409 => {
                         tracing::debug!(step, error = said, "status not written");
                     }
+                    // Once is enough.
+                    _ if again => tracing::debug!(step, error = said, "status not written"),
                     _ => tracing::warn!(step, error = said, "status not written"),
                 }
                 Some(delay)

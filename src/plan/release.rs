@@ -23,6 +23,9 @@ pub fn grant(volume: &str, mode: AccessMode, holders: &[Holder], wanted: &Holder
         AccessMode::MultiNodeSingleWriter => !h.read_only && !wanted.read_only,
     });
     match conflict {
+        Some(own) if own.allocation.uid == wanted.allocation.uid => {
+            Err(Reason::NotReleased { node: own.node_name.clone() })
+        }
         Some(holder) => Err(Reason::HeldElsewhere {
             volume: volume.to_owned(),
             holder: format!("{}/{}", holder.allocation.namespace, holder.allocation.name),
@@ -366,7 +369,8 @@ mod tests {
     #[test]
     fn an_allocation_that_moved_waits_for_its_own_old_grant() {
         let old = [user("1", "a", false)];
-        assert!(grant("v", AccessMode::SingleNodeWriter, &old, &user("1", "b", false)).is_err());
+        let own = grant("v", AccessMode::SingleNodeWriter, &old, &user("1", "b", false)).unwrap_err();
+        assert_eq!(own, Reason::NotReleased { node: "a".to_owned() }, "it is not told to end itself");
         assert!(grant("v", AccessMode::MultiNodeMultiWriter, &old, &user("1", "b", false)).is_ok());
     }
 
