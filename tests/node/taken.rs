@@ -5,13 +5,16 @@ use wharfline::csi::Rpc;
 use crate::support::node::{Rig, Special, until};
 use crate::support::scripted::Config;
 
-/// A task that says that it began, and goes on until it is told to end.
+/// A task that says that it began, and goes on until it is told to end; and one beside it that has nothing of the volume, and is left
+/// alone.
 fn task(rig: &Rig) -> Value {
     let place = rig.files.path().display();
     let script = format!("echo up >> {place}/begun; while [ ! -e {place}/end ]; do sleep 0.02; done");
+    let beside = format!("echo up >> {place}/beside; while :; do sleep 0.05; done");
     json!({ "volumes": [{ "name": "data", "claimName": "data" }],
         "tasks": [{ "name": "t", "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
-            "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] })
+            "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } },
+            { "name": "beside", "runtime": { "process": { "command": ["/bin/sh", "-c", beside] } } }] })
 }
 
 fn begun(rig: &Rig) -> usize {
@@ -35,6 +38,8 @@ async fn again(rig: &Rig) {
 }
 
 async fn finish(rig: Rig) {
+    let beside = std::fs::read_to_string(rig.files.path().join("beside")).unwrap();
+    assert_eq!(beside.lines().count(), 1, "it was left alone");
     rig.end_all().await;
     rig.finish().await;
 }
@@ -56,7 +61,10 @@ async fn who_was_fenced_and_is_placed_here_again_ends_before_it_begins_anew() {
         }
         rig.start().await;
         rig.called(Rpc::NodeUnpublishVolume, 1).await;
-        let waits = |a: &Value| a["status"]["phase"] == "WaitingVolumes";
+        let waits = |a: &Value| {
+            let status = &a["status"];
+            status["volumes"][0]["published"] == "Down" && status["tasks"][0]["state"] == "Restarting"
+        };
         rig.world.until(&rig.allocs, "app", "waits", waits).await;
         if !removed {
             rig.detached().await;
