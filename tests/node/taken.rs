@@ -94,6 +94,40 @@ async fn what_is_fenced_under_a_running_daemon_ends() {
     finish(rig).await;
 }
 
+/// At a path of the machine any of its tasks may have it, and all of them end before it goes from there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_taken_from_a_path_of_the_machine_ends_every_task() {
+    let mut rig = Rig::new(Config::without_attach_and_stage()).await;
+    rig.stop().await;
+    let allowed = rig.files.path().join("srv");
+    std::fs::create_dir(&allowed).unwrap();
+    rig.options.host_paths = vec![allowed.clone()];
+    rig.start().await;
+    let (place, at) = (rig.files.path().display().to_string(), allowed.join("data"));
+    // It takes its time to end, and says whether the volume was where it uses it all the while.
+    let script = format!(
+        "cd {at} || exit 1; echo up >> {place}/begun; \
+         trap 'sleep 0.3; grep -q \" {at} \" /proc/{daemon}/mountinfo && echo yes > {place}/ended; exit 0' TERM; \
+         while :; do sleep 0.02; done",
+        at = at.display(),
+        daemon = std::process::id()
+    );
+    let spec = json!({ "volumes": [{ "name": "data", "claimName": "data", "hostPath": at }],
+        "tasks": [{ "name": "t", "runtime": { "process": { "command": ["/bin/sh", "-c", script] } } }] });
+    let app = rig.alloc("app", spec).await;
+    rig.give(&[&app], &Special::default()).await;
+    rig.published("app").await;
+    until(|| begun(&rig) == 1, "it runs").await;
+    rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "fenced": true } })).await;
+    rig.world.delete(&rig.attachments, "att-1").await;
+    rig.detached().await;
+    assert!(rig.files.path().join("ended").exists(), "it had the volume until it ended");
+    assert_eq!((begun(&rig), rig.count(Rpc::NodeUnpublishVolume)), (1, 1));
+    rig.end_alloc("app").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
 /// Nobody else has it: its tasks run on for as long as they do, and are not begun again on what is let go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_begins_on_what_is_being_let_go() {

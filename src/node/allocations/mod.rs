@@ -201,10 +201,20 @@ fn tell_of_healing(node: &Node, allocation: &Allocation, healing: &BTreeMap<Stri
 }
 
 /// What is asked of a task by the volumes that it mounts, and by which of them.
-fn of_task<'a>(healing: &'a BTreeMap<String, Healing>, task: &Task) -> (Healing, &'a str) {
+fn of_task<'a>(
+    healing: &'a BTreeMap<String, Healing>,
+    allocation: &Allocation,
+    task: &Task,
+) -> (Healing, &'a str) {
     let mounted = |name: &str| task.volume_mounts.iter().any(|mount| mount.name == name);
-    let asked =
-        healing.iter().filter(|(name, _)| mounted(name)).map(|(name, healing)| (*healing, name.as_str()));
+    // At a path of the machine any of them may have it.
+    let at_host = |name: &str| {
+        let mut volumes = allocation.spec.volumes.iter();
+        task.csi_plugin.is_none() && volumes.any(|v| v.name == name && !v.host_path.is_empty())
+    };
+    let concerns = |name: &str, asked: Healing| mounted(name) || asked == Healing::Taken && at_host(name);
+    let asked = healing.iter().filter(|(name, asked)| concerns(name, **asked));
+    let asked = asked.map(|(name, healing)| (*healing, name.as_str()));
     asked.max_by_key(|(healing, _)| *healing).unwrap_or((Healing::None, ""))
 }
 
@@ -266,7 +276,7 @@ async fn run_task(
     count_exit(node, allocation, task, &step_name);
     remember(node, allocation, task).await;
     prepare::count(node, allocation, task);
-    let (healing, healed) = of_task(healing, task);
+    let (healing, healed) = of_task(healing, allocation, task);
     let volumes = healing == Healing::None && publications(node, allocation, task).is_some();
     let ready = (volumes, prepare::readiness(node, allocation, task));
     let outdated = serving::is_outdated(node, &uid, task);

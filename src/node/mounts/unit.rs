@@ -333,10 +333,13 @@ impl User {
         part(about_allocation(&self.allocation), "volumes", &self.name)
     }
 
-    /// Whether no process is left that may use it. While the allocation stays, its tasks that do not mount it are none of it.
+    /// Whether no process is left that may use it. While the allocation stays, its tasks that do not mount it are none of it; but for one
+    /// that is taken away and is at a path of the machine, where any of them may be.
     pub(super) fn idle(&self, node: &Node) -> bool {
         let uid = &self.allocation.uid;
-        let stays = |allocation: &Arc<crate::api::Allocation>| self.wanted || !stopping(node, allocation);
+        let at_host = self.entry.as_ref().is_some_and(|entry| entry.host.is_some());
+        let stays =
+            |allocation: &Arc<crate::api::Allocation>| self.wanted || !at_host && !stopping(node, allocation);
         let allocation = node.caches.allocations.one(uid).filter(stays);
         let Some(allocation) = allocation else { return node.tasks.idle(uid) };
         let tasks = &allocation.spec.tasks;
