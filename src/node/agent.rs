@@ -98,23 +98,10 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Refused> 
                 }
             }
             Ok(Ok(Renewal::Other { holder, renewed })) => {
-                let seen = seen_other.as_ref().map(|(since, word)| (since.elapsed(), word));
-                match other(seen, renewed.as_ref(), node.options.lease) {
-                    Other::Lives => {
-                        return Err(Refused::Impostor { name: node.options.name.clone(), other: holder });
-                    }
-                    Other::Gone => {
-                        let taken = tokio::time::timeout(
-                            API_DEADLINE,
-                            take_over(&node, &incarnation, renewed.as_ref()),
-                        );
-                        held = taken.await.ok().flatten();
-                        if held.is_some() {
-                            node.renewed_at(sent);
-                            wake_held_back(&node);
-                        }
-                    }
-                    Other::Unsure => {}
+                held = outwait(&node, &incarnation, seen_other.as_ref(), (holder, renewed.as_ref())).await?;
+                if held.is_some() {
+                    node.renewed_at(sent);
+                    wake_held_back(&node);
                 }
                 let word = renewed.unwrap_or_else(|| MicroTime(node.now().0));
                 seen_other = Some(seen_other.map_or((sent, word.clone()), |(since, _)| (since, word)));
@@ -128,6 +115,38 @@ pub async fn renew(node: Arc<Node>, incarnation: String) -> Result<(), Refused> 
                 seen_other = None;
                 tracing::debug!("lease not renewed in time");
             }
+        }
+    }
+}
+
+/// What becomes of another's lease, which was seen so before: it is taken once that one is surely gone.
+///
+/// # Errors
+///
+/// When the other one lives.
+async fn outwait(
+    node: &Node,
+    incarnation: &str,
+    seen: Option<&(Instant, MicroTime)>,
+    (holder, renewed): (String, Option<&MicroTime>),
+) -> Result<Option<Lease>, Refused> {
+    let looked = seen.map(|(since, word)| (since.elapsed(), word));
+    match other(looked, renewed, node.options.lease) {
+        Other::Lives => Err(Refused::Impostor { name: node.options.name.clone(), other: holder }),
+        Other::Gone => {
+            let taken = tokio::time::timeout(API_DEADLINE, take_over(node, incarnation, renewed));
+            Ok(taken.await.ok().flatten())
+        }
+        Other::Unsure => {
+            if seen.is_none() {
+                let name = &node.options.name;
+                tracing::info!(
+                    node = name,
+                    lease_seconds = node.options.lease.as_secs(),
+                    "another daemon had this node's name and may run still: waits until it has not been heard for a lease"
+                );
+            }
+            Ok(None)
         }
     }
 }

@@ -157,6 +157,7 @@ pub enum Tenure {
 /// more.
 pub fn tenure(attachment: Option<(bool, bool)>) -> Tenure {
     match attachment {
+        Some((_, true)) if planted!("taken-is-kept") => Tenure::Stands,
         None | Some((_, true)) => Tenure::Taken,
         Some((true, false)) => Tenure::Ends,
         Some((false, false)) => Tenure::Stands,

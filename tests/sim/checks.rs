@@ -192,6 +192,34 @@ pub fn held_too_long(inner: &Inner) -> Result<(), String> {
     Ok(())
 }
 
+/// S1 where tasks run: whatever a person said of their machine, each that runs is let in by an attachment that stands.
+pub fn let_in(inner: &Inner) -> Result<(), String> {
+    let granted = |node: &NodeState, volume: &str, uid: &str| {
+        all(inner, "volumeattachments").any(|attachment| {
+            let mut users =
+                at(attachment, "/spec/allocations").and_then(Value::as_array).into_iter().flatten();
+            text(attachment, "/spec/nodeName") == node.name
+                && text(attachment, "/spec/handle") == volume
+                && !attachment["spec"]["fenced"].as_bool().unwrap_or(false)
+                && users.any(|user| user == uid)
+        })
+    };
+    for node in inner.nodes.values() {
+        for (directory, task) in node.tasks.iter().filter(|(_, task)| task.runs()) {
+            let name = directory.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+            let uid = name.split('.').next().unwrap_or_default();
+            let mut volumes = task.clones.iter().filter_map(|mount| node.volume_of(*mount));
+            if let Some(volume) = volumes.find(|volume| !granted(node, volume, uid)) {
+                return Err(format!(
+                    "S1: {name} runs on {} with {volume}, which it was not given",
+                    node.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// An object is gone for good.
 pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
     if let Some(what) = inner.promised.get(key).and_then(|promise| broken(key, promise, None)) {

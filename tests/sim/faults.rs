@@ -32,6 +32,8 @@ enum Kind {
     Rival,
     /// A machine is switched off for long, and a person says so.
     Fenced,
+    /// A person says so of a machine that runs on: only its daemon is away.
+    Mistaken,
     /// A machine gets a new disk and comes back under its name.
     Reimaged,
     /// An OK for nothing.
@@ -93,6 +95,9 @@ const KINDS: [Kind; 16] = [
     Kind::Reimaged,
 ];
 
+/// After which nothing runs on a machine.
+const OFF: [Kind; 3] = [Kind::Reboot, Kind::Fenced, Kind::Reimaged];
+
 enum Mend {
     Repair(String),
     Link(String, fn(&mut Link)),
@@ -101,6 +106,8 @@ enum Mend {
     EtcdReplies,
     ServerAlone(String),
     Fence(&'static str, Option<String>),
+    /// The same of a machine that is not off.
+    Mistake(&'static str),
 }
 
 /// What is still to go wrong and to be mended.
@@ -151,16 +158,20 @@ impl Faults {
             KINDS.into()
         };
         let mut kinds: Vec<_> = all.iter().copied().filter(|_| chance(450)).collect();
+        // A machine that loses power has no task left that could go on with what it lost.
+        let mistaken = seed % 8 == 6;
+        kinds.retain(|kind| !mistaken || !OFF.contains(kind));
         if kinds.is_empty() {
-            kinds.push(pick(&all));
+            kinds.push(if mistaken { Kind::Crash } else { pick(&all) });
         }
         let habit = match seed % 8 {
             1 => Some(Kind::Lie),
-            2 | 6 => Some(Kind::Slow),
+            2 => Some(Kind::Slow),
             3 => Some(Kind::DoubtVolume),
             4 if several => Some(Kind::EtcdWatches),
             4 => Some(Kind::Both),
             5 => Some(Kind::Hang),
+            _ if mistaken => Some(Kind::Mistaken),
             7 => Some(Kind::DoubtAttachment),
             _ => None,
         };
@@ -169,6 +180,11 @@ impl Faults {
 
     pub fn describe(&self) -> String {
         format!("{:?}, habit {:?}", self.kinds, self.habit)
+    }
+
+    /// Whether people take a machine that runs for one that is off.
+    pub fn mistaken(&self) -> bool {
+        self.habit == Some(Kind::Mistaken)
     }
 
     /// So many faults between two times.
@@ -182,9 +198,13 @@ impl Faults {
 
     fn habitual(&mut self, from: Duration, until: Duration) {
         let Some(habit) = self.habit else { return };
-        if habit == Kind::Both {
-            self.planned.push((from, habit));
-            return;
+        match habit {
+            Kind::Both => {
+                self.planned.push((from, habit));
+                return;
+            }
+            Kind::Mistaken => return,
+            _ => {}
         }
         // A server whose watch was wrong begins anew, and must get to do something between two times.
         let pause = if habit == Kind::EtcdWatches { 8 * HABIT } else { HABIT };
@@ -192,12 +212,18 @@ impl Faults {
         self.planned.extend(times.map(|at| (at, habit)));
     }
 
-    /// Whether a node goes away for long in this run, where calls hang: the last that it began as a host may run still
-    /// when its volumes could have another one. `planned` is until when faults are planned already.
+    /// Whether a node goes away for long in this run. Where calls hang, the last that it began as a host may run still
+    /// when its volumes could have another one; where people are mistaken, others have its volumes when it is back.
+    /// `planned` is until when faults are planned already.
     pub fn away(&mut self, from: Duration, planned: Duration) -> bool {
-        let Some(Kind::Hang) = self.habit else { return false };
-        self.planned.push((from, Kind::Away));
-        self.habitual(planned, from + LEASE + CALL_DEADLINE);
+        match self.habit {
+            Some(Kind::Hang) => {
+                self.planned.push((from, Kind::Away));
+                self.habitual(planned, from + LEASE + CALL_DEADLINE);
+            }
+            Some(Kind::Mistaken) => self.planned.push((from, Kind::Mistaken)),
+            _ => return false,
+        }
         self.planned.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         true
     }
@@ -248,6 +274,7 @@ impl Faults {
             }
             Mend::Rival => cluster.rival(false),
             Mend::Fence(node, boot) => cluster.desk.ask(Wish::Fence { node: node.to_owned(), boot }),
+            Mend::Mistake(node) => mistake(cluster, node),
             Mend::Etcd => of_etcd(cluster, |etcd| etcd.health(Health::Well)),
             Mend::EtcdReplies => of_etcd(cluster, |etcd| etcd.lose_replies(0)),
             Mend::ServerAlone(server) => of_etcd(cluster, |etcd| etcd.cut(&server, false)),
@@ -273,6 +300,7 @@ impl Faults {
             Kind::Reboot => cluster.reboot(pick(&NODES), millis(500, 15_000)),
             Kind::Reimaged => cluster.reimage(pick(&NODES), millis(500, 15_000)),
             Kind::Fenced => self.fence(cluster),
+            Kind::Mistaken => self.take_for_off(cluster),
             Kind::PluginDies => plugins::kill(&cluster.universe, pick(&NODES), pick(&PLUGINS), None),
             Kind::TaskDies => task_dies(cluster),
             Kind::Partition => {
@@ -371,6 +399,14 @@ impl Faults {
         self.mending.push((now + away + millis(1000, 4000), Mend::Fence(node, None)));
     }
 
+    /// A person takes a machine whose daemon is away for one that is off, and sees later that it is not.
+    fn take_for_off(&mut self, cluster: &mut Cluster) {
+        let (node, now, away) = (busiest(cluster), cluster.now(), millis(15_000, 9000));
+        cluster.crash(node, away);
+        self.mending.push((now + millis(1000, 12_000), Mend::Mistake(node)));
+        self.mending.push((now + away + millis(1000, 4000), Mend::Fence(node, None)));
+    }
+
     fn etcd(&mut self, cluster: &mut Cluster, kind: Kind) {
         let Some(etcd) = cluster.etcd.clone() else { return };
         let now = cluster.now();
@@ -413,6 +449,30 @@ impl Faults {
             self.mending.push((now + for_long / 2, Mend::Link(CONTROLLERS.to_owned(), hear)));
         }
     }
+}
+
+/// The node with the most tasks that have a volume.
+fn busiest(cluster: &Cluster) -> &'static str {
+    let inner = cluster.universe.look();
+    let tasks = |node: &&str| {
+        let all = inner.nodes.get(*node).map(|state| state.tasks.values());
+        all.into_iter().flatten().filter(|task| task.runs() && !task.clones.is_empty()).count()
+    };
+    NODES.into_iter().max_by_key(|node| tasks(node)).unwrap_or(NODES[0])
+}
+
+/// Says that the boot in which a machine is now is dead. Whatever is detached by that was in use.
+fn mistake(cluster: &Cluster, node: &str) {
+    let Some(boot) = cluster.universe.look().nodes.get_mut(node).map(|state| {
+        state.fenced = true;
+        state.boot_id()
+    }) else {
+        return;
+    };
+    for backend in cluster.backends.values() {
+        backend.fence(&plugins::node_id(node));
+    }
+    cluster.desk.ask(Wish::Fence { node: node.to_owned(), boot: Some(boot) });
 }
 
 fn of_etcd(cluster: &Cluster, work: impl FnOnce(&Etcd)) {

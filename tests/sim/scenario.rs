@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::checks;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NODES};
 use crate::faults::{AWAY, Faults};
 use crate::people::Wish;
 use crate::universe::{CrashAt, below, chance, pick};
@@ -21,6 +21,9 @@ const CHANGES: u64 = 3;
 
 /// A look at everything costs more than a step: it is taken at each fifth.
 const WHOLE_LOOK: u32 = 5;
+
+/// By when nobody uses any more what was taken from him, once nothing goes wrong.
+const GIVEN_UP: Duration = Duration::from_secs(15);
 
 /// When a node goes away for long, in runs where one does: it is host of volumes by then.
 const LEAVES: Duration = Duration::from_secs(9);
@@ -195,8 +198,8 @@ fn may_grow(manifest: &Manifest) -> bool {
 }
 
 /// Two plugins, sixteen classes, twenty-two claims (seven of them without a user) and twenty-two allocations; and what is made
-/// of claims.
-fn seventy() -> Vec<Manifest> {
+/// of claims. Where the nodes of some are chosen beforehand, they come back to the node that lost them.
+fn seventy(pinned: bool) -> Vec<Manifest> {
     let mut all = pictures();
     all.extend([plugin("alpha", "Cluster"), plugin("beta", "Node"), attributes("slow"), attributes("fast")]);
     for n in 0..14 {
@@ -238,6 +241,7 @@ fn seventy() -> Vec<Manifest> {
             0 => one.object["spec"]["nodeName"] = json!(if n == 0 { "node-a" } else { "node-c" }),
             // Both users of a volume for one node: elsewhere the second would wait for the first, and rightly.
             1 => one.object["spec"]["nodeName"] = json!("node-b"),
+            _ if pinned && chance(500) => one.object["spec"]["nodeName"] = json!(pick(&NODES)),
             _ => {}
         }
         all.push(one);
@@ -265,13 +269,15 @@ pub struct Run {
     changes: bool,
     /// Nothing goes wrong in it.
     calm: bool,
+    /// Since when nothing goes wrong any more, if so.
+    healed: Option<Duration>,
     steps: u32,
 }
 
 impl Run {
     pub fn new(cluster: Cluster, seed: u64) -> Self {
         let faults = Faults::new(seed, cluster.etcd.is_some());
-        Self { cluster, faults, changes: seed.is_multiple_of(CHANGES), calm: false, steps: 0 }
+        Self { cluster, faults, changes: seed.is_multiple_of(CHANGES), calm: false, healed: None, steps: 0 }
     }
 
     pub fn kinds(&self) -> String {
@@ -282,10 +288,21 @@ impl Run {
         self.faults.step(&mut self.cluster);
         self.cluster.step()?;
         self.steps += 1;
-        if self.calm && self.steps.is_multiple_of(WHOLE_LOOK) {
+        if !self.steps.is_multiple_of(WHOLE_LOOK) {
+            return Ok(());
+        }
+        if self.calm {
             checks::held_too_long(&self.cluster.universe.look())?;
         }
+        if self.healed.is_some_and(|healed| self.cluster.now() > healed + GIVEN_UP) {
+            checks::let_in(&self.cluster.universe.look())?;
+        }
         Ok(())
+    }
+
+    fn heal(&mut self) {
+        self.faults.heal(&mut self.cluster);
+        self.healed = Some(self.cluster.now());
     }
 
     fn until(&mut self, end: Duration) -> Result<(), String> {
@@ -383,7 +400,7 @@ impl Run {
 
     /// The whole life of seventy objects.
     pub fn seventy(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
-        let manifests = shuffled(seventy());
+        let manifests = shuffled(seventy(self.faults.mistaken()));
         let time = Duration::from_secs;
         self.calm = calm;
         if !calm {
@@ -408,12 +425,14 @@ impl Run {
         if away {
             self.until(LEAVES + AWAY)?;
         }
-        self.faults.heal(&mut self.cluster);
+        self.heal();
         let up_after = self.settle("everything runs", |cluster, most| {
             if cluster.desk.open() > 0 {
                 return vec![format!("{} wishes are open", cluster.desk.open())];
             }
-            checks::unmet(&cluster.universe.look(), most)
+            let mut amiss = checks::unmet(&cluster.universe.look(), most);
+            amiss.extend(checks::let_in(&cluster.universe.look()).err());
+            amiss
         })?;
         if quiet {
             // A driver that has died again and again is called steady once it has been well for a minute: that is news.
@@ -427,6 +446,7 @@ impl Run {
         }
         let now = self.cluster.now();
         if !calm {
+            self.healed = None;
             self.faults.plan(4 + below(16), now, now + time(10));
         }
         let mut ends: Vec<Wish> = Vec::new();
@@ -439,7 +459,7 @@ impl Run {
             ends.push(manifest.delete());
         }
         self.wish(ends, time(10))?;
-        self.faults.heal(&mut self.cluster);
+        self.heal();
         let away_after = self.settle("everything is gone", |cluster, most| {
             if cluster.desk.open() > 0 {
                 return vec![format!("{} wishes are open", cluster.desk.open())];

@@ -291,6 +291,12 @@ impl NodeState {
         all.into_iter().map(row).collect()
     }
 
+    /// The volume of a mount that is there.
+    pub fn volume_of(&self, mount: u64) -> Option<&str> {
+        let all = self.mounts.values().flatten();
+        all.into_iter().find(|there| there.id == mount).map(|there| &*there.volume)
+    }
+
     /// Tasks that may still write through this mount or a clone of it.
     pub fn users_of(&self, mount: u64) -> Vec<String> {
         let uses = |task: &&(&PathBuf, &Task)| task.1.runs() && task.1.clones.contains(&mount);

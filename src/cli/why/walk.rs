@@ -238,8 +238,14 @@ impl<'a> Walk<'a> {
         let namespace = branch.subject.namespace.clone();
         // Where it wants a volume on its node is its own matter; an attachment may tell of another one that shares the volume.
         let own = told.is_some_and(|condition| self.is_own(condition));
-        let unpublished =
-            allocation.spec.volumes.iter().filter(|v| !own && !is_published(&status.volumes, &v.name));
+        // What is let go there stays published until it is down, and nothing is begun on it.
+        let volumes = told.is_some_and(|condition| condition.kind == "VolumesReady");
+        let is_there = |name: &str| {
+            let of_it = status.volumes.iter().find(|v| v.name == name && v.published == Rung::Up);
+            let here = of_it.map(|v| self.on_node(&v.volume, node));
+            here.is_some_and(|here| !volumes || here.is_some_and(|a| !self.is_leaving(a)))
+        };
+        let unpublished = allocation.spec.volumes.iter().filter(|v| !own && !is_there(&v.name));
         for volume in unpublished {
             branch.because.push(self.claim(&namespace, &volume.claim_name, node));
         }
@@ -695,10 +701,6 @@ impl Service<'_> {
 
 fn key(name: &str) -> (String, String) {
     (String::new(), name.to_owned())
-}
-
-fn is_published(volumes: &[crate::api::allocation::VolumePublication], name: &str) -> bool {
-    volumes.iter().any(|v| v.name == name && v.published == Rung::Up)
 }
 
 impl Branch {

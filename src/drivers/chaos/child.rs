@@ -1,11 +1,13 @@
 //! The driver behind it, where that is started here: its command, its socket, its start.
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::fs::FlockOperation;
 use tokio::net::UnixStream;
 
 use crate::drivers::endpoint::{self, EndpointError};
@@ -75,7 +77,7 @@ impl Launch {
             Some(socket) => (socket, None),
             None => {
                 let room = Room::new().map_err(ChildError::Room)?;
-                let socket = room.0.join("csi.sock");
+                let socket = room.path.join(SOCKET);
                 (endpoint::socket_path(&format!("unix://{}", socket.display()))?, Some(room))
             }
         };
@@ -117,24 +119,67 @@ fn inner(argument: &OsStr, outer: &Path, socket: &Path) -> OsString {
     }
 }
 
-/// A directory for one socket, which goes with it.
+/// What the name of each [`Room`] begins with.
+const ROOMS: &str = "wharfline-chaos-";
+/// The driver's socket within it.
+const SOCKET: &str = "csi.sock";
+
+/// A directory for one socket, which goes with it. It is locked for as long as it is used.
 #[derive(Debug)]
-struct Room(PathBuf);
+struct Room {
+    path: PathBuf,
+    _lock: File,
+}
 
 impl Room {
     fn new() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("wharfline-chaos-{}", RealRandom.token()));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let parent = std::env::temp_dir();
+        clear_left(&parent);
+        loop {
+            let path = parent.join(format!("{ROOMS}{}", RealRandom.token()));
+            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+            // Another one that clears up may have been faster than the lock.
+            if let Ok(lock) = lock(&path)
+                && path.is_dir()
+            {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+    }
+}
+
+fn lock(room: &Path) -> io::Result<File> {
+    let directory = File::open(room)?;
+    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(directory)
+}
+
+/// Removes what was left by those that were killed. Only what is ours can be locked and removed; the rest stays.
+fn clear_left(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let room = entry.path();
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(ROOMS));
+        let ours = entry
+            .metadata()
+            .is_ok_and(|found| found.is_dir() && found.uid() == rustix::process::geteuid().as_raw());
+        if named
+            && ours
+            && let Ok(_lock) = lock(&room)
+        {
+            let _ = std::fs::remove_file(room.join(SOCKET));
+            if let Err(error) = std::fs::remove_dir(&room) {
+                tracing::debug!(directory = %room.display(), %error, "what another one has left is not removed");
+            }
+        }
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
         // A driver that was killed has left its socket.
-        let _ = std::fs::remove_file(self.0.join("csi.sock"));
-        if let Err(error) = std::fs::remove_dir(&self.0) {
-            tracing::warn!(directory = %self.0.display(), %error, "the directory of the driver's socket is left");
+        let _ = std::fs::remove_file(self.path.join(SOCKET));
+        if let Err(error) = std::fs::remove_dir(&self.path) {
+            tracing::warn!(directory = %self.path.display(), %error, "the directory of the driver's socket is left");
         }
     }
 }
@@ -153,6 +198,25 @@ mod tests {
         ] {
             assert_eq!(inner(OsStr::new(given), outer, socket), wanted);
         }
+    }
+
+    #[test]
+    fn what_a_killed_one_has_left_is_cleared_and_what_is_used_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let room = |name: &str| {
+            let room = parent.path().join(name);
+            std::fs::create_dir(&room).unwrap();
+            std::fs::write(room.join(SOCKET), "").unwrap();
+            room
+        };
+        let [left, used, other] = ["wharfline-chaos-1", "wharfline-chaos-2", "wharfline-data"].map(room);
+        let more = room("wharfline-chaos-3");
+        std::fs::write(more.join("mine"), "").unwrap();
+        let _lock = lock(&used).unwrap();
+        clear_left(parent.path());
+        let there = [&left, &used, &other, &more].map(|room| room.exists());
+        assert_eq!(there, [false, true, true, true]);
+        assert!(used.join(SOCKET).exists() && more.join("mine").exists());
     }
 
     #[tokio::test]

@@ -433,7 +433,7 @@ impl Here<'_> {
         }
         if self.attachment.is_read_only() {
             return Err(self.unfit(
-                "is blank, and attached read-only: it cannot be formatted; somebody has to write to it first"
+                "is blank, and attached read-only: it cannot be formatted; somebody has to write to it first, or it is filled from a snapshot or a claim"
                     .into(),
             ));
         }

@@ -10,7 +10,7 @@ use super::super::caches::full_name;
 use super::super::context::Node;
 use super::super::journal::PublicationEntry;
 use super::super::mounts::health::publication_trouble;
-use super::super::mounts::{TARGET, has_to_stop, is_going, stopping, user_note};
+use super::super::mounts::{TARGET, has_to_stop, is_going, stopping, tenure, user_note};
 use super::super::tasks::exit_code;
 use super::super::writes::{Guard, Part};
 use super::prepare::{self, note};
@@ -27,6 +27,7 @@ use crate::api::volume::ATTACH_LIMIT;
 use crate::api::{Allocation, VolumeAttachment};
 use crate::plan::Reason;
 use crate::plan::mount::Level;
+use crate::plan::release::Tenure;
 use crate::plan::stale::{Mount, Users};
 use crate::plan::supervise::{self, Process, Wanted};
 use crate::plan::untold;
@@ -218,8 +219,13 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
     let obstacle = before.obstacle.as_ref().filter(|_| unattached);
     notes.extend(obstacle.map(|obstacle| (obstacle.reason.clone(), obstacle.message.clone())));
+    let let_go = ready && waits_for_a_grant(node, phase, &published);
+    if let_go {
+        let released = Reason::NotReleased { node: node.options.name.clone() };
+        notes.push((released.word().to_owned(), released.to_string()));
+    }
     let (word, message) = notes.into_iter().next().unwrap_or_default();
-    let volumes_ready = volumes_ready(ready, (&word, &message), troubles.first());
+    let volumes_ready = volumes_ready(ready && !let_go, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
     if !spoken_for(node, phase, &conditions) {
         let why = match phase {
@@ -242,6 +248,12 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     let mut told = NodePart { phase, released: false, volumes, tasks, conditions };
     told.released = is_released(node, allocation, &told);
     told
+}
+
+/// Whether tasks that are to run wait, though all is published: they are not begun on what is being let go.
+fn waits_for_a_grant(node: &Node, phase: AllocationPhase, published: &[PublicationEntry]) -> bool {
+    let begins = matches!(phase, AllocationPhase::Starting | AllocationPhase::Restarting);
+    begins && published.iter().any(|entry| tenure(node, entry) != Tenure::Stands)
 }
 
 fn volumes_ready(published: bool, (word, message): (&str, &str), trouble: Option<&Trouble>) -> Condition {

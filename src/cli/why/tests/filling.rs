@@ -115,3 +115,18 @@ fn a_schedule_leads_to_the_snapshot_that_it_waits_for() {
     cluster["schedules"] = schedule("Waiting", "True");
     assert_eq!(explain(&objects(&cluster), &subject("SnapshotSchedule/hourly")).unwrap().root, None);
 }
+
+#[test]
+fn claims_that_are_to_be_filled_from_each_other_are_named_as_such() {
+    let waits = |from: &str| {
+        json!({ "spec": { "dataSource": { "claimName": from } },
+            "status": { "phase": "Pending", "volumeName": "" } })
+    };
+    let cluster = with(&[("claims/0", waits("logs")), ("claims/1", waits("data"))]);
+    let page = explain(&objects(&cluster), &subject("VolumeClaim/data")).unwrap();
+    let way: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+    assert_eq!(way, ["volumeclaim/data", "volumeclaim/logs", "volumeclaim/data"]);
+    let root = page.root.unwrap();
+    assert_eq!(root.text, "is to be filled from volumeclaim/logs, which waits for it: neither can begin");
+    assert_eq!(root.advice, "delete one of them, and apply it with another dataSource or none");
+}

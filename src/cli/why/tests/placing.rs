@@ -128,6 +128,28 @@ pub(super) fn placing() -> Vec<Case> {
             advice: "`wharfline describe allocation/web-data -n shop` tells of every node",
         },
         Case {
+            name: "its claim is used on another node",
+            cluster: without(
+                with(&[
+                    ("allocations/0", fits("b: claim data is on node a")),
+                    (
+                        "volumes/0",
+                        json!({ "status": { "holders": [
+                            { "allocation": { "namespace": "shop", "name": "one", "uid": "1" }, "nodeName": "a" },
+                            { "allocation": { "namespace": "shop", "name": "two", "uid": "2" }, "nodeName": "a" },
+                        ] } }),
+                    ),
+                ]),
+                "nodes",
+                0,
+            ),
+            asked: "Allocation/web-data",
+            way: &["allocation/web-data", "node/b"],
+            says: "does not fit: claim data is on node a",
+            advice: "let it be placed on a as well, or `wharfline delete allocation/one -n shop` and \
+                `wharfline delete allocation/two -n shop`",
+        },
+        Case {
             name: "the node it is pinned to does not exist",
             cluster: with_late(&[
                 ("allocations/0", unplaced("NotFound", "waits for Node \"c\", which does not exist yet")),

@@ -652,3 +652,32 @@ fn readers_on_a_node_that_may_write_are_named_to_a_writer() {
     assert_eq!(way(&shared(false)), Some("allocation/web-data".into()));
     assert_eq!(way(&shared(true)), Some("volume/vol-data".into()), "it is attached there in this moment");
 }
+
+#[test]
+fn who_may_not_begin_on_what_is_let_go_is_told_what_keeps_it() {
+    let waits = json!({ "status": {
+        "phase": "Restarting",
+        "conditions": [{ "type": "VolumesReady", "status": "False", "reason": "PluginNotReady", "message": "it waits" }],
+    } });
+    let here =
+        json!({ "status": { "node": { "reason": "PluginNotReady", "message": "no instance there" } } });
+    let away = json!({ "status": { "conditions": [
+        { "type": "Ready", "status": "False", "reason": "NoSocket", "message": "no socket" }] } });
+    let cluster = with(&[
+        ("allocations/0", waits),
+        ("attachments/0", deleted()),
+        ("attachments/0", here),
+        ("instances/1", away),
+    ]);
+    let page = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+    let way: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+    let wanted = [
+        "allocation/web-data",
+        "volumeclaim/data",
+        "volume/vol-data",
+        "volumeattachment/att-data",
+        "plugin/nfs",
+        "plugininstance/nfs-b",
+    ];
+    assert_eq!(way, wanted, "{:#?}", page.tree);
+}

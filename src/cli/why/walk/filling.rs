@@ -12,6 +12,14 @@ impl Walk<'_> {
     pub(super) fn source_of(&self, claim: &VolumeClaim) -> Option<Branch> {
         let source = claim.spec.data_source.as_ref()?;
         let namespace = claim.namespace().unwrap_or_default();
+        let filled = Subject::namespaced(Kind::Claim, &namespace, &source.claim_name);
+        if self.way.borrow().contains(&filled) {
+            let own = Subject::namespaced(Kind::Claim, &namespace, &claim.name_any()).words(&namespace);
+            let text = format!("is to be filled from {own}, which waits for it: neither can begin");
+            let mut branch = Branch::new(filled, State::Blocked, text);
+            "delete one of them, and apply it with another dataSource or none".clone_into(&mut branch.hint);
+            return Some(branch);
+        }
         let branch = if source.snapshot_name.is_empty() {
             self.claim(&namespace, &source.claim_name, "")
         } else {

@@ -6,7 +6,7 @@ use super::super::{Branch, Kind, State, Subject};
 use super::{Service, Walk, key};
 use crate::api::Allocation;
 use crate::api::allocation::DRAIN;
-use crate::api::meta::Condition;
+use crate::api::meta::{Condition, ObjectRef};
 
 impl Walk<'_> {
     /// Adds the nodes that do not fit, if that is what placement says. What it says of claims is for their branches.
@@ -30,7 +30,13 @@ impl Walk<'_> {
                 branch.because.extend(known);
                 // Where nothing else is found, what placement says of each node stands for itself.
                 if branch.because.is_empty() {
-                    let said = nodes.iter().filter_map(|node| refusal_told(node, &told.message, allocation));
+                    let said = nodes.iter().filter_map(|node| {
+                        let mut refusal = refusal_told(node, &told.message, allocation)?;
+                        if let Some(hint) = self.how_to_free(&refusal.text, allocation) {
+                            refusal.hint = hint;
+                        }
+                        Some(refusal)
+                    });
                     branch.because.extend(said);
                 }
             }
@@ -74,6 +80,22 @@ impl Walk<'_> {
         let plugins =
             allocation.spec.volumes.iter().filter_map(|v| self.plugin_of(&namespace, &v.claim_name));
         plugins.map(|plugin| self.plugin(&plugin, Service::Node(&name))).find(Branch::blocked)
+    }
+
+    /// Who has the claim that is on another node, and has to end before it can come here.
+    fn how_to_free(&self, text: &str, allocation: &Allocation) -> Option<String> {
+        let (claim, on) = text.split_once("claim ")?.1.split_once(" is on node ")?;
+        let namespace = allocation.namespace().unwrap_or_default();
+        let claim = self.claims.get(&(namespace, claim.to_owned()))?;
+        let volume = self.volumes.get(&key(&claim.status.as_ref()?.volume_name))?;
+        let holders = volume.status.iter().flat_map(|status| &status.holders);
+        let words = |of: &ObjectRef| Subject::namespaced(Kind::Allocation, &of.namespace, &of.name).words("");
+        let users: Vec<String> = holders
+            .filter(|holder| holder.node_name == on)
+            .map(|holder| format!("`wharfline delete {}`", words(&holder.allocation)))
+            .collect();
+        let place = format!("let it be placed on {on} as well");
+        (!users.is_empty()).then(|| format!("{place}, or {}", users.join(" and ")))
     }
 
     /// The plugin of a claim's volume, or of its class.
