@@ -11,8 +11,8 @@ pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
 /// The command that says of a node that this boot of it is off. One that never told its boot can only be deleted.
 pub fn fence_command(node: &str, boot: &str) -> String {
     match boot {
-        "" => format!("kubectl delete node {node}"),
-        boot => format!("kubectl taint node {node} --overwrite {OUT_OF_SERVICE}={boot}:NoExecute"),
+        "" => format!("wharfline delete node {node}"),
+        boot => format!("wharfline taint node {node} --overwrite {OUT_OF_SERVICE}={boot}:NoExecute"),
     }
 }
 

@@ -27,6 +27,18 @@ pub struct Runtime {
 }
 
 impl Runtime {
+    /// Its word, as a NodeAgent lists it.
+    pub fn word(&self) -> Option<&'static str> {
+        let all = [
+            (self.external.is_some(), "external"),
+            (self.process.is_some(), "process"),
+            (self.oci.is_some(), "oci"),
+            (self.systemd.is_some(), "systemd"),
+            (self.containerd.is_some(), "containerd"),
+        ];
+        all.into_iter().find_map(|(is_it, word)| is_it.then_some(word))
+    }
+
     /// What is told of a container, whichever of the two runtimes runs it.
     pub fn container(&self) -> Option<&OciRuntime> {
         self.oci.as_ref().or(self.containerd.as_ref())

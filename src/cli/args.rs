@@ -56,6 +56,8 @@ pub enum Command {
     Label(Pairs),
     /// Set and remove annotations
     Annotate(Pairs),
+    /// Set and remove taints of nodes: by one it is said that a machine is off
+    Taint(Taint),
     /// Place nothing new on nodes
     Cordon(Nodes),
     /// Place new allocations on nodes again, drained ones too
@@ -575,6 +577,17 @@ pub struct Patch {
 #[derive(Debug, Clone, Args)]
 pub struct Pairs {
     /// KIND/NAME or KIND NAME, then KEY=VALUE to set and KEY- to remove
+    #[arg(required = true, num_args = 2.., value_name = "WHAT")]
+    pub words: Vec<String>,
+    /// Change values that are there
+    #[arg(long)]
+    pub overwrite: bool,
+}
+
+/// `taint`.
+#[derive(Debug, Clone, Args)]
+pub struct Taint {
+    /// node NAME or node/NAME, then KEY=VALUE:EFFECT to set, and KEY:EFFECT- or KEY- to remove
     #[arg(required = true, num_args = 2.., value_name = "WHAT")]
     pub words: Vec<String>,
     /// Change values that are there

@@ -93,6 +93,7 @@ pub async fn execute(
         Command::Patch(args) => commands::edit::patch(&mut session, args).await,
         Command::Label(args) => commands::edit::pairs(&mut session, args, Which::Labels).await,
         Command::Annotate(args) => commands::edit::pairs(&mut session, args, Which::Annotations).await,
+        Command::Taint(args) => commands::taint::run(&mut session, args).await,
         Command::Cordon(args) => commands::edit::cordon(&mut session, args, true).await,
         Command::Uncordon(args) => commands::edit::cordon(&mut session, args, false).await,
         Command::Drain(args) => Box::pin(commands::drain::run(&mut session, args)).await,

@@ -367,7 +367,7 @@ fn of_registered(last: &Branch) -> Option<String> {
     let words = last.subject.words("");
     Some(match (last.reason.as_str(), last.subject.kind) {
         ("SizeUnknown", _) => {
-            "say it once in spec.source.existing.capacity of the volume that the message names (`wharfline edit`)".to_owned()
+            "say it once in spec.source.existing.capacity of the volume that the message names (`wharfline patch`)".to_owned()
         }
         ("NodeNotNamed", _) => format!(
             "if it was registered, `wharfline delete {words}`, and apply it with nodeName in its source; if it was made, give its plugin \

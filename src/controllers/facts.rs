@@ -129,6 +129,12 @@ fn place(world: &World, node: &Node) -> place::Node {
             cordoned.then_some(Closed::Cordoned)
         },
         labels: Arc::new(node.labels().clone()),
+        runtimes: world
+            .agents
+            .named(&name)
+            .and_then(|agent| agent.status.as_ref().map(|status| status.runtimes.clone()))
+            .unwrap_or_default()
+            .into(),
         load: 0,
         name,
     }
@@ -398,12 +404,12 @@ mod tests {
             put(&world.nodes, &mut writers.nodes, node("a", "Unknown", taint));
             assert_eq!(fence(&world, "a"), wanted, "{taint}");
         }
-        let expected = "kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
+        let expected = "wharfline taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
         assert_eq!(fence_command(&world, "a"), expected);
         let agent = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "bootId": "boot-2" } });
         put(&world.agents, &mut writers.agents, agent);
         assert_eq!(fence(&world, "a"), Fence::None, "it booted again since");
         put(&world.nodes, &mut writers.nodes, json!({ "metadata": { "name": "b" } }));
-        assert_eq!(fence_command(&world, "b"), "kubectl delete node b", "nobody knows its boot");
+        assert_eq!(fence_command(&world, "b"), "wharfline delete node b", "nobody knows its boot");
     }
 }

@@ -232,10 +232,20 @@ fn fits_elsewhere(context: &Context, object: &Allocation, node: &str) -> bool {
         object.spec.volumes.iter().map(|v| look_up(context, object, &v.claim_name)).collect();
     let Ok(found) = found else { return false };
     let claims: Vec<_> = found.into_iter().map(|one| places(context, object, one).facts).collect();
-    let wish = Wish { pin: None, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let wish = wish(object, None);
     let mut nodes = nodes(context);
     nodes.retain(|n| n.name != node);
     place::choose(&wish, &nodes, &claims).is_ok()
+}
+
+/// What an allocation asks of its node.
+fn wish(object: &Allocation, pin: Option<String>) -> Wish {
+    Wish {
+        pin,
+        labels: object.spec.node_selector.clone(),
+        plugin: serves(object),
+        runtimes: object.spec.tasks.iter().filter_map(|task| task.runtime.word()).collect(),
+    }
 }
 
 /// A claim of the allocation with what was found for it.
@@ -284,7 +294,7 @@ fn place(
             one.facts.only = one.facts.only.take().or_else(|| one.begun.take());
         }
     }
-    let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let wish = wish(object, pin);
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
     // A node that is off may not have renewed its condition yet.
@@ -332,7 +342,7 @@ fn roomier(context: &Context, object: &Allocation, pin: Option<String>, found: &
         facts
     };
     let claims: Vec<_> = found.iter().map(elsewhere).collect();
-    let wish = Wish { pin, labels: object.spec.node_selector.clone(), plugin: serves(object) };
+    let wish = wish(object, pin);
     let node = place::choose(&wish, &nodes(context), &claims).ok()?;
     Some(Decision::Move(Arc::clone(&full.claim), node, from))
 }

@@ -534,7 +534,8 @@ impl Wakes for Node {
 impl Wakes for NodeAgent {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         context.queues.nodes.add(name.clone());
-        let matters = |a: &Self| a.status.as_ref().map(|s| (s.boot_id.clone(), s.stopped));
+        let matters =
+            |a: &Self| a.status.as_ref().map(|s| (s.boot_id.clone(), s.stopped, s.runtimes.clone()));
         if differs(old, new, matters) {
             users_of_node(context, &name.1);
         }

@@ -167,14 +167,14 @@ pub enum Refusal {
         problem: String,
     },
     /// Somebody outside this driver still uses the device.
-    #[error(
-        "{device} still shows volume {volume}: it is mounted or open somewhere that this driver does not see"
-    )]
+    #[error("{device} still shows volume {volume}: it is mounted or open {place}")]
     Busy {
         /// The id.
         volume: String,
         /// The device.
         device: PathBuf,
+        /// Where, as far as that can be seen.
+        place: String,
     },
     /// A program that is needed did not do its work.
     #[error("{program}: {problem}")]

@@ -1,7 +1,7 @@
 //! Which node an allocation goes to, with a reason for every node that was refused.
 //!
 //! Pins are placed too. A node fits when it is ready and not cordoned (plugins ignore cordons), carries the labels asked
-//! for, and can have every volume: by topology, by a healthy plugin instance, and within the plugin's limit.
+//! for, lists the runtimes of the tasks, and can have every volume: by topology, by a healthy plugin instance, and within the plugin's limit.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,16 @@ pub struct Node {
     pub closed: Option<Closed>,
     /// Its labels.
     pub labels: Arc<Map>,
+    /// The runtimes that it lists; nothing where it has said nothing yet.
+    pub runtimes: Arc<[String]>,
     /// How many allocations are bound to it.
     pub load: usize,
+}
+
+impl Node {
+    fn lists(&self, runtime: &str) -> bool {
+        self.runtimes.iter().any(|has| has == runtime)
+    }
 }
 
 /// Why a node takes no new allocation; plugins' own go there all the same.
@@ -107,6 +115,8 @@ pub struct Wish {
     pub labels: Map,
     /// Whether cordons are ignored: the allocation is a plugin's own.
     pub plugin: bool,
+    /// The runtimes of its tasks.
+    pub runtimes: BTreeSet<&'static str>,
 }
 
 /// What is seen of an allocation that has a node.
@@ -179,10 +189,12 @@ pub fn choose(wish: &Wish, nodes: &[Node], claims: &[Claim]) -> Result<String, R
     if nodes.is_empty() {
         return Err(Reason::NoNodes);
     }
+    // Where none lists them, whichever is taken says what is missing there.
+    let elsewhere = nodes.iter().any(|node| wish.runtimes.iter().all(|word| node.lists(word)));
     let mut refused = Vec::new();
     let mut best: Option<(bool, usize, &str)> = None;
     for node in nodes {
-        if let Some(why) = refusal(wish, node, claims) {
+        if let Some(why) = refusal(wish, node, claims).or_else(|| lacking(wish, node, elsewhere)) {
             refused.push(format!("{}: {why}", node.name));
             continue;
         }
@@ -233,6 +245,14 @@ fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
     claims.iter().find_map(|claim| claim_refusal(node, claim))
 }
 
+/// A runtime of the tasks that the node does not list, and another node does. Where a person wants it, or a plugin is to be
+/// everywhere, the node itself says what is missing.
+fn lacking(wish: &Wish, node: &Node, elsewhere: bool) -> Option<String> {
+    let chosen = wish.pin.is_some() || wish.plugin || node.runtimes.is_empty() || !elsewhere;
+    let lacks = wish.runtimes.iter().find(|word| !chosen && !node.lists(word))?;
+    Some(format!("does not list the runtime {lacks}"))
+}
+
 fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
     if let Some(only) = claim.only.as_ref().filter(|only| **only != node.name) {
         return Some(format!("claim {} is on node {only}", claim.name));
@@ -242,7 +262,8 @@ fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
     };
     if !reaches(&claim.topology, &plugin.topology) {
         return Some(if claim.class.is_empty() {
-            format!("claim {} cannot be reached from there", claim.name)
+            let places: Vec<_> = claim.topology.iter().map(super::claim::in_words).collect();
+            format!("claim {} cannot be reached from there, only at {}", claim.name, places.join(" or "))
         } else {
             let there = super::claim::in_words(&plugin.topology);
             format!("class {} lets no volume be there, at {there} (allowedTopologies)", claim.class)
@@ -412,6 +433,32 @@ mod tests {
             "NotFound"
         );
         assert_eq!(choose(&pin, &[], &[]), Err(Reason::NoNodes));
+    }
+
+    #[test]
+    fn a_task_goes_where_its_runtime_is() {
+        let lists = |name: &str, load: usize, words: &[&str]| {
+            let runtimes = words.iter().map(|word| (*word).to_owned()).collect();
+            Node { runtimes, ..node(name, load) }
+        };
+        let asks =
+            |words: &[&'static str]| Wish { runtimes: words.iter().copied().collect(), ..Wish::default() };
+        let nodes = [lists("a", 0, &["process"]), lists("b", 1, &["oci", "process"])];
+        for (wish, wanted) in [
+            (asks(&["process"]), Ok("a".to_owned())),
+            (asks(&["oci", "process"]), Ok("b".to_owned())),
+            (asks(&["systemd"]), Ok("a".to_owned())),
+            // Those are told by the node.
+            (Wish { pin: Some("a".into()), ..asks(&["oci"]) }, Ok("a".to_owned())),
+            (Wish { plugin: true, ..asks(&["oci"]) }, Ok("a".to_owned())),
+        ] {
+            assert_eq!(choose(&wish, &nodes, &[]), wanted, "{wish:?}");
+        }
+        let away = [nodes[0].clone(), Node { ready: false, ..nodes[1].clone() }];
+        let details = "a: does not list the runtime oci; b: not ready".into();
+        assert_eq!(choose(&asks(&["oci"]), &away, &[]), Err(Reason::NoNodeFits { details }));
+        let new = [lists("a", 0, &["process"]), lists("b", 1, &["oci"]), node("c", 0)];
+        assert_eq!(choose(&asks(&["oci"]), &new, &[]), Ok("c".into()), "it has said nothing yet");
     }
 
     /// Scenario B58.

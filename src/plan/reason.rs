@@ -390,7 +390,7 @@ impl std::fmt::Display for Reason {
             Self::NodeStopped { node } => {
                 write!(f, "node \"{node}\" was taken down, and is back once its daemon starts again")
             }
-            Self::NodeLost { node } => write!(f, "node \"{node}\" is lost and surely off"),
+            Self::NodeLost { node } => write!(f, "node \"{node}\" was lost, and surely off"),
             Self::BeingDeleted { kind, name } => write!(f, "{kind} \"{name}\" is being deleted"),
             Self::ClaimTaken { claim } => write!(
                 f,

@@ -245,14 +245,20 @@ impl Leaf {
     }
 
     fn build(&mut self, trees: &Trees, limits: Limits, read_only: &[DeviceId]) -> Result<(), String> {
-        // Memory even without a limit: its count says whom the kernel killed.
         let needed = [
             (Controller::Memory, limits.memory_bytes.is_some()),
             (Controller::Cpu, limits.cpu_millis.is_some()),
             (Controller::Pids, limits.pids.is_some()),
         ];
+        // Memory with any limit: its count says whom the kernel killed. Without one only the processes are counted, in one
+        // directory.
+        let counts = |(controller, must): &(Controller, bool)| match controller {
+            Controller::Memory => limits.any(),
+            Controller::Pids => *must || !limits.any() && trees.v2.is_none(),
+            Controller::Cpu | Controller::Devices => *must,
+        };
         let mut of_v2 = Vec::new();
-        for (controller, must) in needed.into_iter().filter(|(c, must)| *must || *c == Controller::Memory) {
+        for (controller, must) in needed.into_iter().filter(counts) {
             match trees.of(controller) {
                 Some(Tree::V2) => of_v2.push((controller, must)),
                 Some(tree @ (Tree::V1(_) | Tree::Other)) => self.add(trees, tree, &[])?,

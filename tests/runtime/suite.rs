@@ -246,10 +246,16 @@ pub(crate) async fn processes_that_come_while_others_are_killed_are_killed_too(f
 
 pub(crate) async fn a_lost_task_is_cleared_and_nothing_of_it_lives(flavour: Flavour) {
     let machine = Machine::new(flavour).await;
-    let wanted = machine.script("env -i setsid sleep 6543 & sleep 6544 & : > $HERE/ready; wait");
+    // Own session, no environment, mounts of its own: nothing but its cgroup tells whose it is.
+    let hides =
+        "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin setsid unshare -m --propagation private sleep 6545 & ";
+    let hides = if flavour.is_container() { "" } else { hides };
+    let script = format!("{hides}env -i setsid sleep 6543 & sleep 6544 & : > $HERE/ready; wait");
+    let wanted = machine.script(&script);
     let task = machine.start(&wanted).await;
     machine.written("ready").await;
     let (fled, child) = (started("6543").await, started("6544").await);
+    let hidden = if flavour.is_container() { child.clone() } else { started("6545").await };
     let (shim, main) = machine.pids();
     kill(shim);
     assert_eq!(soon(task.wait()).await.unwrap(), Ended::Lost);
@@ -259,7 +265,7 @@ pub(crate) async fn a_lost_task_is_cleared_and_nothing_of_it_lives(flavour: Flav
     assert!(machine.runtime.forget(&machine.place).await.is_err(), "nobody knows what is left");
 
     assert!(soon(machine.runtime.clear(&machine.place)).await.unwrap() >= 1);
-    for pid in [fled, child, main.to_string()] {
+    for pid in [fled, child, hidden, main.to_string()] {
         gone(&pid).await;
     }
     let Found::Exited(record) = machine.runtime.adopt(&machine.place).await.unwrap() else {

@@ -104,7 +104,8 @@ async fn all_gone(
             }
             _ => Some(()),
         });
-        let told = tell(&mut session.terminal, item, &last);
+        let words = session.words(item);
+        let told = tell(&mut session.terminal, (item, &words), &last);
         let gone = async {
             tokio::select! {
                 done = gone => done,
@@ -130,10 +131,17 @@ async fn all_gone(
 /// How long a reason stands before it is told: most pass at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Says what an object waits for, each reason once. Never ends.
-async fn tell(terminal: &mut Terminal<'_>, item: &Item, last: &RefCell<Value>) {
+/// After how many of them it is told who knows more.
+const LONG: u32 = 5;
+
+/// Says what an object waits for, each reason once, and what names the cause if that takes long. Never ends.
+async fn tell(terminal: &mut Terminal<'_>, (item, words): (&Item, &str), last: &RefCell<Value>) {
     let mut said = String::new();
-    loop {
+    for looks in 1_u32.. {
+        if looks == LONG {
+            writeln!(terminal.err, "{} waits still: `wharfline why {words}` names the cause", item.label())
+                .ok();
+        }
         let before = blocker(&last.borrow());
         tokio::time::sleep(PATIENCE).await;
         let why = blocker(&last.borrow());

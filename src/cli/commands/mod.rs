@@ -12,6 +12,7 @@ mod fullness;
 pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod snapshot;
+pub(crate) mod taint;
 pub(crate) mod token;
 pub(crate) mod user;
 pub(crate) mod volume;

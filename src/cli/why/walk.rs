@@ -223,6 +223,9 @@ impl<'a> Walk<'a> {
         }
         if failed {
             let lost = branch.reason == "NodeLost";
+            if lost {
+                branch.hint = telling::how_to_leave_a_lost_node(allocation);
+            }
             branch
                 .because
                 .extend(Some(node).filter(|_| lost).map(|node| self.node(node)).filter(Branch::blocked));

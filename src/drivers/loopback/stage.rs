@@ -28,6 +28,7 @@ use crate::sys::kernel::{Access, DeviceId};
 use crate::sys::real::boot_id;
 use crate::sys::real::loops::{self, LoopDevice, Until};
 use crate::sys::real::mounts;
+use crate::sys::real::occupants::occupants;
 
 /// What is remembered of a volume on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -502,13 +503,30 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
         effect!("csi unstage: detached");
     }
     if let Some(device) = left(core, volume)? {
-        return Err(Refusal::Busy { volume: volume.as_str().to_owned(), device: device.path });
+        let place = users_of(&device);
+        return Err(Refusal::Busy { volume: volume.as_str().to_owned(), device: device.path, place });
     }
     if let Some(file) = file {
         file.remove()?;
         tracing::info!(volume = volume.as_str(), "unstaged");
     }
     Ok(())
+}
+
+/// How many processes are named.
+const NAMED: usize = 3;
+
+/// Which processes use a device: in a mount namespace of their own, or by a descriptor.
+fn users_of(device: &LoopDevice) -> String {
+    let users = occupants(device.device, &device.path);
+    if users.is_empty() {
+        return "somewhere that this driver does not see".to_owned();
+    }
+    let named = users.iter().take(NAMED).map(|(pid, name)| format!("process {pid} ({name})"));
+    let more = users.len().saturating_sub(NAMED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named: Vec<_> = named.collect();
+    format!("in {}{rest}, which has to end or let it go", named.join(", "))
 }
 
 /// How long whoever let go of a device last may take for it: a process that ends, whose copy of the mount went a moment after ours,

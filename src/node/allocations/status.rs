@@ -193,12 +193,11 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .collect();
     let processes: Vec<_> =
         allocation.spec.tasks.iter().map(|t| (node.tasks.process(&uid, &t.name), t.restarts())).collect();
-    let gone = published.is_empty();
     let over = before.phase.filter(|p| matches!(p, AllocationPhase::Complete | AllocationPhase::Failed));
     let phase = match over {
         // What ended stays ended; its volumes are released all the same.
         Some(phase) => phase,
-        None => supervise::phase(wanted, ready, gone, &processes),
+        None => supervise::phase(wanted, ready, published.is_empty(), &processes),
     };
     let phase = match (phase, supervise::wanted(false, &processes)) {
         (AllocationPhase::Stopping | AllocationPhase::Stopped, Wanted::Stopped)
@@ -215,17 +214,12 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
         .answered::<_, ConditionsPart>(allocation, &NODE)
         .map_or_else(|| before.conditions.clone(), |written| written.conditions);
     let generation = allocation.meta().generation;
-    // Without an attachment nothing is known here: the controllers say why there is none.
-    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
-    let obstacle = before.obstacle.as_ref().filter(|_| unattached);
-    notes.extend(obstacle.map(|obstacle| (obstacle.reason.clone(), obstacle.message.clone())));
-    let let_go = ready && waits_for_a_grant(node, phase, &published);
-    if let_go {
-        let released = Reason::NotReleased { node: node.options.name.clone() };
-        notes.push((released.word().to_owned(), released.to_string()));
-    }
+    notes.extend(obstacle(before, &volumes));
+    let let_go = let_go(node, phase, &published);
+    let may_begin = ready && let_go.is_none();
+    notes.extend(let_go);
     let (word, message) = notes.into_iter().next().unwrap_or_default();
-    let volumes_ready = volumes_ready(ready && !let_go, (&word, &message), troubles.first());
+    let volumes_ready = volumes_ready(may_begin, (&word, &message), troubles.first());
     set_condition(&mut conditions, volumes_ready.of_generation(generation), node.now());
     if !spoken_for(node, phase, &conditions) {
         let why = match phase {
@@ -250,10 +244,19 @@ pub(super) fn status(node: &Node, allocation: &Allocation, wanted: Wanted) -> No
     told
 }
 
-/// Whether tasks that are to run wait, though all is published: they are not begun on what is being let go.
-fn waits_for_a_grant(node: &Node, phase: AllocationPhase, published: &[PublicationEntry]) -> bool {
+/// Without an attachment nothing is known here: the controllers say why there is none.
+fn obstacle(before: &AllocationStatus, volumes: &[VolumePublication]) -> Option<(String, String)> {
+    let unattached = !volumes.is_empty() && volumes.iter().all(|v| v.volume.is_empty());
+    let obstacle = before.obstacle.as_ref().filter(|_| unattached);
+    obstacle.map(|obstacle| (obstacle.reason.clone(), obstacle.message.clone()))
+}
+
+/// Why tasks that are to run wait, though all is published: they are not begun on what is being let go.
+fn let_go(node: &Node, phase: AllocationPhase, published: &[PublicationEntry]) -> Option<(String, String)> {
     let begins = matches!(phase, AllocationPhase::Starting | AllocationPhase::Restarting);
-    begins && published.iter().any(|entry| tenure(node, entry) != Tenure::Stands)
+    let goes = begins && published.iter().any(|entry| tenure(node, entry) != Tenure::Stands);
+    let reason = Reason::NotReleased { node: node.options.name.clone() };
+    goes.then(|| (reason.word().to_owned(), reason.to_string()))
 }
 
 fn volumes_ready(published: bool, (word, message): (&str, &str), trouble: Option<&Trouble>) -> Condition {

@@ -62,14 +62,8 @@ impl Kind {
 
     /// The one that a task names; none if it is not built into this program.
     pub fn of(runtime: &manifest::Runtime) -> Option<Self> {
-        let named = |kind: &Self| match kind {
-            Self::External => runtime.external.is_some(),
-            Self::Process => runtime.process.is_some(),
-            Self::Oci => runtime.oci.is_some(),
-            Self::Systemd => runtime.systemd.is_some(),
-            Self::Containerd => runtime.containerd.is_some(),
-        };
-        Self::ALL.into_iter().find(named)
+        let word = runtime.word()?;
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
     /// Its word in manifests, in the NodeAgent's status and in the journal.

@@ -28,13 +28,10 @@ impl Process {
         Self { shimmed, hide }
     }
 
-    /// Its cgroup, which costs a few directories: only a task that needs one has it.
-    fn cgroup(&self, order: &Order<'_>) -> Option<Cgroup> {
-        let limits = limits(order);
-        // Nothing else keeps a task from writing to a device.
-        let refuses = order.volumes.iter().any(|volume| volume.block && volume.read_only);
-        let path = self.shimmed.cgroup(order.place);
-        (limits.any() || refuses).then_some(Cgroup { path, limits })
+    /// Its cgroup. What a task leaves behind whose shim was killed is found there, whatever it gave up of what else tells whose it
+    /// is: on its volume it would write beside the next one.
+    fn cgroup(&self, order: &Order<'_>) -> Cgroup {
+        Cgroup { path: self.shimmed.cgroup(order.place), limits: limits(order) }
     }
 
     /// Its unit, where systemd has the limits.
@@ -106,7 +103,7 @@ impl Runtime for Process {
     }
 
     async fn start(&self, order: &Order<'_>, clones: Vec<OwnedFd>) -> Result<Arc<dyn Running>, RuntimeError> {
-        let spec = TaskSpec { cgroup: self.cgroup(order), ..self.spec(order) };
+        let spec = TaskSpec { cgroup: Some(self.cgroup(order)), ..self.spec(order) };
         self.run(order.place, &spec, clones).await
     }
 

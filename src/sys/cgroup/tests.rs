@@ -115,6 +115,22 @@ fn v1_has_a_directory_in_each_tree_that_is_needed() {
 }
 
 #[test]
+fn without_limits_one_directory_counts_the_processes() {
+    for (files, made) in [
+        (&["cgroup.controllers"][..], ".."),
+        (&["unified/cgroup.controllers", "memory/cgroup.procs", "pids/cgroup.procs"], "unified"),
+        (&["memory/cgroup.procs", "pids/cgroup.procs"], "pids"),
+    ] {
+        let files: Vec<(&str, &str)> = files.iter().map(|file| (*file, "memory pids\n")).collect();
+        let mounted = mounted(&files);
+        let leaf = Leaf::make(&Trees::at(mounted.path()), &wanted(Limits::default()), &[]).unwrap();
+        let parts: Vec<_> = leaf.parts.iter().map(|(_, directory)| directory.clone()).collect();
+        let root = if made == ".." { mounted.path().to_owned() } else { mounted.path().join(made) };
+        assert_eq!(parts, [root.join("wharfline/node/one")]);
+    }
+}
+
+#[test]
 fn a_hybrid_has_v2_first_and_takes_controllers_where_they_are() {
     let mounted = mounted(&[
         ("unified/cgroup.controllers", "hugetlb pids\n"),

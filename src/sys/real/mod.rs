@@ -15,6 +15,7 @@ mod kernel;
 mod leftovers;
 pub(crate) mod loops;
 pub(crate) mod mounts;
+pub(crate) mod occupants;
 pub(crate) mod open;
 mod ownership;
 mod pool;

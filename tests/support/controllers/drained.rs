@@ -82,3 +82,35 @@ async fn what_fits_nowhere_else_waits_for_the_end_of_the_drain() {
     bench.until("it runs again", |seen| phase(seen, "one") == "Running").await;
     bench.end().await;
 }
+
+/// An allocation goes where its runtime is, and where that is away for now it waits; where no node has it, whichever it goes to says
+/// what is missing.
+#[tokio::test(start_paused = true)]
+async fn a_task_goes_to_a_node_that_has_its_runtime() {
+    let bench = Bench::with(&["a", "b"], Behaviour::default()).await;
+    bench.behave("b", |b| b.runtimes = vec!["external", "process", "oci"]);
+    let of = |name: &str, runtime: &str| json!({ "metadata": { "name": name }, "spec": { "tasks": [{ "name": "t", "runtime": { runtime: { "archive": "/x" } } }] } });
+    let lists = |seen: &Seen, node: &str, word: &str| {
+        let agent = seen.get("nodeagents", "", node);
+        agent["status"]["runtimes"].as_array().is_some_and(|all| all.iter().any(|has| has == word))
+    };
+    bench
+        .until("both say what they have", |seen| lists(seen, "a", "process") && lists(seen, "b", "oci"))
+        .await;
+    for name in ["one", "two"] {
+        bench.make("allocations", of(name, "oci")).await;
+        bench.until("it is placed", |seen| node_of(seen, name) == "b").await;
+    }
+    bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": true } })).await;
+    bench.make("allocations", of("three", "oci")).await;
+    bench.make("allocations", of("four", "containerd")).await;
+    bench.until("no node has its runtime", |seen| node_of(seen, "four") == "a").await;
+    let placed = |seen: &Seen| condition(&seen.get("allocations", "default", "three"), "Placed").clone();
+    let waits = |seen: &Seen| {
+        placed(seen)["message"] == "no node fits: a: does not list the runtime oci; b: cordoned"
+    };
+    bench.until("it waits", waits).await;
+    bench.behave("a", |a| a.runtimes.push("oci"));
+    bench.until("it is placed once it is there", |seen| node_of(seen, "three") == "a").await;
+    bench.end().await;
+}

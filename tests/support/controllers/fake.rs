@@ -17,6 +17,8 @@ pub(crate) struct Behaviour {
     pub(crate) alive: bool,
     /// Its boot id.
     pub(crate) boot: String,
+    /// The runtimes that it lists.
+    pub(crate) runtimes: Vec<&'static str>,
     /// It stops tasks and unpublishes.
     pub(crate) unpublishes: bool,
     /// It reports that nothing is left.
@@ -68,6 +70,7 @@ impl Default for Behaviour {
         Self {
             alive: true,
             boot: "boot-1".to_owned(),
+            runtimes: vec!["external", "process"],
             unpublishes: true,
             releases: true,
             by_itself: true,
@@ -316,7 +319,8 @@ impl FakeNode {
         let behaviour = self.behaviour.borrow().clone();
         let mut patches = Vec::new();
         let agent = self.seen.get("nodeagents", "", &self.name);
-        let told = json!({ "bootId": behaviour.boot, "kernel": "6.1", "incarnation": self.incarnation() });
+        let told = json!({ "bootId": behaviour.boot, "kernel": "6.1", "incarnation": self.incarnation(),
+            "runtimes": behaviour.runtimes });
         push(&mut patches, "nodeagents", &agent, told);
         for volume in self.seen.all("volumes") {
             self.host(&behaviour, &volume, &mut patches);

@@ -52,7 +52,7 @@ async fn silence_frees_nothing_and_says_what_would() {
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
     let message = condition(&one(&bench.seen), "Ready")["message"].as_str().unwrap().to_owned();
     assert!(
-        message.ends_with("kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute"),
+        message.ends_with("wharfline taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute"),
         "{message}"
     );
     // An old fence, of another boot, says nothing.
@@ -399,7 +399,7 @@ async fn a_node_that_falls_silent_after_it_was_deleted_frees_nothing_until_it_is
     let ready = |seen: &Seen| condition(&seen.get("nodes", "", "a"), "Ready");
     bench.until("a is lost", |seen| ready(seen)["reason"] == "SilentSinceDeleted").await;
     let message = ready(&bench.seen)["message"].as_str().unwrap().to_owned();
-    let command = "kubectl taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
+    let command = "wharfline taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
     assert!(message.ends_with(command), "{message}");
     bench.until("why", |seen| why(&one(seen)) == "NoFence").await;
     // Nor does it say more that its lease is not there any more.

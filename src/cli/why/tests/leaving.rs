@@ -21,9 +21,9 @@ fn of_a_node_that_is_not_heard_the_way_to_say_that_it_is_off_is_told() {
     for (boot, command) in [
         (
             json!({ "bootID": "boot-1" }),
-            "kubectl taint node b --overwrite wharfline.dev/out-of-service=boot-1:NoExecute",
+            "wharfline taint node b --overwrite wharfline.dev/out-of-service=boot-1:NoExecute",
         ),
-        (Value::Null, "kubectl delete node b"),
+        (Value::Null, "wharfline delete node b"),
     ] {
         let unknown = json!({ "status": { "nodeInfo": boot, "conditions": [
             { "type": "Ready", "status": "Unknown", "reason": "LeaseNotRenewed", "message": "silent" }] } });
@@ -52,12 +52,12 @@ fn what_was_said_of_a_node_is_not_advised_again() {
         ),
         (
             "boot-0",
-            "its taint names another boot, and says nothing of this one; where the machine is surely off, `kubectl",
+            "its taint names another boot, and says nothing of this one; where the machine is surely off, `wharfline",
         ),
     ] {
         let advice = root(&with(&[("nodes/1", silent(boot))]), "Node/b").advice;
         assert!(advice.contains(says), "{advice}");
-        assert_eq!(advice.contains("kubectl taint"), boot == "boot-0", "{advice}");
+        assert_eq!(advice.contains("wharfline taint"), boot == "boot-0", "{advice}");
     }
 }
 

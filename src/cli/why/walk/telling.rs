@@ -56,6 +56,15 @@ pub(super) fn under_way<'o, 'c>(
     (!calls.into_iter().any(over)).then_some(event)
 }
 
+/// What becomes of one that failed with its node: it stays where it was.
+pub(super) fn how_to_leave_a_lost_node(allocation: &Allocation) -> String {
+    let namespace = allocation.namespace().unwrap_or_default();
+    let words = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any()).words("");
+    format!(
+        "`wharfline delete {words}`, and apply it again; with `onNodeLost: Rebind` it goes elsewhere by itself"
+    )
+}
+
 impl Walk<'_> {
     /// A volume that is up on its node, and whose driver has not answered yet to a call for one of its users.
     pub(super) fn add_publishing(&self, branch: &mut Branch, attachment: &VolumeAttachment) {
