@@ -188,7 +188,7 @@ impl Caches {
             allocations: Arc::new(Cache::new(allocation_words)),
             attachments: Arc::new(Cache::new(attachment_words)),
             hosted: Arc::new(Cache::new(|a| vec![a.spec.volume.clone()])),
-            volumes: Arc::new(Cache::new(|v| vec![v.name_any()])),
+            volumes: Arc::new(Cache::new(volume_words)),
             snapshots: Arc::new(Cache::new(snapshot_words)),
             instances: Arc::new(Cache::new(|i| vec![format!("{}/{}", i.spec.allocation.uid, i.spec.task)])),
             plugins: Arc::new(Cache::new(|p| vec![p.name_any()])),
@@ -232,6 +232,13 @@ pub fn snapshot_word(snapshot: &Snapshot) -> String {
         // No name of a Volume has such a letter.
         None => format!("snapshot/{}/{}", snapshot.namespace().unwrap_or_default(), snapshot.name_any()),
     }
+}
+
+/// Its name, and the uid of what it is filled from.
+fn volume_words(volume: &Volume) -> Vec<String> {
+    let content = volume.spec.source.create.as_ref().and_then(|create| create.content.as_ref());
+    let from = content.map(|content| format!("from:{}", content.uid));
+    [volume.name_any()].into_iter().chain(from).collect()
 }
 
 fn snapshot_words(snapshot: &Snapshot) -> Vec<String> {

@@ -13,6 +13,7 @@ use super::mounts::has_to_stop;
 use super::registry::InstanceKey;
 use super::supervisor;
 use crate::api::allocation::{AllocationPhase, AllocationVolume};
+use crate::api::meta::Rung;
 use crate::api::{Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, Volume, VolumeAttachment};
 
 const HOST_OF_ATTACHMENT: &str = "spec.host.nodeName";
@@ -144,6 +145,7 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
             forget(node, &uid, &format!("host/{uid}"));
             // What this node let go of it need not be known any more.
             node.queue.wake(Key::Mount(a.spec.volume.clone()));
+            wake_made_of(node, &a.spec.volume_uid);
         }
         node.queue.wake(Key::Host(a.spec.volume.clone()));
     });
@@ -154,10 +156,7 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
             forget(node, &uid, &format!("vol/{uid}"));
             node.doubts.forget(&uid);
         }
-        // What is cut of several volumes is no part of the look at one.
-        for snapshot in node.caches.snapshots.of(&format!("of:{uid}")) {
-            node.queue.wake(Key::Host(snapshot_word(&snapshot)));
-        }
+        wake_made_of(node, &uid);
         node.queue.wake(Key::Host(v.name_any()));
     });
     open(node, watches, Some(HOST_OF_VOLUME), &caches.volumes, volumes);
@@ -170,6 +169,17 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         node.queue.wake(Key::Host(snapshot_word(s)));
     });
     open(node, watches, Some(HOST_OF_VOLUME), &caches.snapshots, snapshots);
+}
+
+/// What is being made of a volume: copies, and snapshots. What is cut of several volumes is no part of the look at one.
+fn wake_made_of(node: &Node, uid: &str) {
+    for snapshot in node.caches.snapshots.of(&format!("of:{uid}")) {
+        node.queue.wake(Key::Host(snapshot_word(&snapshot)));
+    }
+    let unmade = |copy: &Arc<Volume>| copy.status.as_ref().is_none_or(|s| s.exists != Some(Rung::Up));
+    for copy in node.caches.volumes.of(&format!("from:{uid}")).into_iter().filter(unmade) {
+        node.queue.wake(Key::Host(copy.name_any()));
+    }
 }
 
 /// What of an allocation its volumes here go by.

@@ -166,3 +166,22 @@ async fn what_cannot_be_filled_any_more_is_told_and_asked_for_no_more() {
     rig.end_volume("vol-1").await;
     rig.finish().await;
 }
+
+/// Who refuses to copy what is in use is asked when that is over, however long the pause that began with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_was_refused_for_its_source_is_used_is_made_when_that_is_over() {
+    let rig = made(copying()).await;
+    let holders =
+        json!([{ "allocation": { "namespace": "default", "name": "app", "uid": "u" }, "nodeName": "b" }]);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "holders": holders, "copies": ["vol-2"] })).await;
+    // It would not be asked for again by itself.
+    rig.backend.next_for(CREATE, "vol-2", Answer::fail(Code::InvalidArgument, "not while it is in use"));
+    ask_for_copy(&rig).await;
+    let refused = told(&rig, "CreateVolumeFailed").await;
+    assert_eq!(refused.status.unwrap().next_attempt_time, None);
+    assert_eq!(asked(&rig, "vol-2").len(), 1);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "holders": [] })).await;
+    rig.volume_up("vol-2").await;
+    assert_eq!(asked(&rig, "vol-2").len(), 2);
+    end(rig).await;
+}

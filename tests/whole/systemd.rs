@@ -136,7 +136,7 @@ fn a_service_that_is_restarted_leaves_its_tasks_alone() {
     rig.assert_nothing_left();
 }
 
-/// Tasks of the runtime `process` live in the service's own cgroup.
+/// The shims of tasks of the runtime `process` live in the service's own cgroup, and a task ends with its shim.
 #[test]
 fn the_service_as_it_is_shipped_leaves_processes_alone() {
     if !booted::inside() {

@@ -173,6 +173,20 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
     }
 }
 
+/// Whether somebody has the volume that this one is a copy of.
+fn source_used(node: &Node, volume: &Volume) -> Option<bool> {
+    let content = volume.spec.source.create.as_ref()?.content.as_ref()?;
+    is_used(node, &content.volume, &content.uid)
+}
+
+/// Whether somebody has a volume that this node is host of. What a driver refuses to make of a volume in use, it may make when that
+/// has changed.
+pub(super) fn is_used(node: &Node, name: &str, uid: &str) -> Option<bool> {
+    let volume = node.caches.volumes.one(name).filter(|volume| volume.uid().as_deref() == Some(uid))?;
+    let held = volume.status.as_ref().is_some_and(|status| !status.holders.is_empty());
+    Some(held || is_attached(node, &volume))
+}
+
 /// Whether it is, or may be, attached to a node by calls of this host. One that was fenced may be so without a holder; and nobody
 /// would detach it once the volume is gone.
 fn is_attached(node: &Node, volume: &Volume) -> bool {
@@ -199,8 +213,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     let before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     let seen = seen(node, volume, host, &before);
     let generation = volume.meta().generation.unwrap_or_default();
-    // What cannot grow while it is used may when that is over (CO-CTRL-111).
-    let used = volume.spec.size.map(|_| seen.held);
+    // What cannot grow while it is used may when that is over (CO-CTRL-111), and so it is with what is made of what is used.
+    let used = (volume.spec.size.map(|_| seen.held), source_used(node, volume));
     let told = volume.annotations().contains_key(CLAIM_GOES);
     node.retry.renew(&key, &format!("{generation}/{wanted:?}/{}/{used:?}/{told}", host.epoch));
     let step = match provision::next(wanted, source, seen) {

@@ -13,6 +13,7 @@ use super::super::context::{Node, snapshot_word};
 use super::super::mounts::BLOCKED;
 use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
+use super::provision::is_used;
 use super::{
     Attempt, Blocked, Serving, announced, asked_to_release, call, can_group, groups, look_again, serving,
     serving_all, settle,
@@ -157,10 +158,9 @@ pub(super) async fn step(
     let wanted = Wanted::of(deleting, snapshot.is_cut(), snapshot.spec.deletion_policy);
     let seen = seen(node, &look, &before);
     let generation = snapshot.meta().generation.unwrap_or_default();
-    node.retry.renew(
-        &look.key,
-        &format!("{generation}/{wanted:?}/{}/{}", host.epoch, seen.at_source && !seen.ready),
-    );
+    let used: Vec<_> = of.volumes().map(|(name, uid)| is_used(node, name, uid)).collect();
+    let by = (host.epoch, seen.at_source && !seen.ready, used);
+    node.retry.renew(&look.key, &format!("{generation}/{wanted:?}/{by:?}"));
     let step = match plan::next(wanted, seen) {
         Next::Do(step) => step,
         Next::Wait(reason) => {
