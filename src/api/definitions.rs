@@ -160,6 +160,7 @@ pub const AGENT_PART: &[&str] = &[
     "kernel",
     "version",
     "runtimes",
+    "missingRuntimes",
     "hostPaths",
     "leftovers",
     "stopped",

@@ -29,6 +29,16 @@ pub fn fence_command(node: &str, boot: &str) -> String {
 #[serde(rename_all = "camelCase")]
 pub struct NodeAgentSpec {}
 
+/// A runtime that a node allows and cannot use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MissingRuntime {
+    /// Its word.
+    pub name: String,
+    /// What is missing.
+    pub message: String,
+}
+
 /// What is seen of a node daemon. The daemon writes all of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -48,6 +58,10 @@ pub struct NodeAgentStatus {
     /// The runtimes that the node allows and has what it takes for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<String>,
+    /// The runtimes that the node allows and has not what it takes for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub missing_runtimes: Vec<MissingRuntime>,
     /// Beneath which directories volumes may be published on the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_paths: Vec<String>,

@@ -577,7 +577,7 @@ pub struct Patch {
 #[derive(Debug, Clone, Args)]
 pub struct Pairs {
     /// KIND/NAME or KIND NAME, then KEY=VALUE to set and KEY- to remove
-    #[arg(required = true, num_args = 2.., value_name = "WHAT")]
+    #[arg(required = true, num_args = 1.., value_name = "WHAT")]
     pub words: Vec<String>,
     /// Change values that are there
     #[arg(long)]
@@ -588,7 +588,7 @@ pub struct Pairs {
 #[derive(Debug, Clone, Args)]
 pub struct Taint {
     /// node NAME or node/NAME, then KEY=VALUE:EFFECT to set, and KEY:EFFECT- or KEY- to remove
-    #[arg(required = true, num_args = 2.., value_name = "WHAT")]
+    #[arg(required = true, num_args = 1.., value_name = "WHAT")]
     pub words: Vec<String>,
     /// Change values that are there
     #[arg(long)]

@@ -129,15 +129,19 @@ fn place(world: &World, node: &Node) -> place::Node {
             cordoned.then_some(Closed::Cordoned)
         },
         labels: Arc::new(node.labels().clone()),
-        runtimes: world
-            .agents
-            .named(&name)
-            .and_then(|agent| agent.status.as_ref().map(|status| status.runtimes.clone()))
-            .unwrap_or_default()
-            .into(),
+        runtimes: runtimes(world, &name),
         load: 0,
         name,
     }
+}
+
+/// What a node says of runtimes, once it has said anything.
+fn runtimes(world: &World, node: &str) -> Option<Arc<place::Runtimes>> {
+    let agent = world.agents.named(node)?;
+    let said = agent.status.as_ref().filter(|status| !status.boot_id.is_empty())?;
+    let missing = said.missing_runtimes.iter().map(|one| (one.name.clone(), one.message.clone()));
+    let listed = said.runtimes.iter().cloned().collect();
+    Some(Arc::new(place::Runtimes { listed, missing: missing.collect() }))
 }
 
 /// All instances of one plugin as they are now.

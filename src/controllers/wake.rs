@@ -534,8 +534,11 @@ impl Wakes for Node {
 impl Wakes for NodeAgent {
     fn wake(context: &Context, name: &Name, old: Option<&Self>, new: Option<&Self>) {
         context.queues.nodes.add(name.clone());
-        let matters =
-            |a: &Self| a.status.as_ref().map(|s| (s.boot_id.clone(), s.stopped, s.runtimes.clone()));
+        let matters = |a: &Self| {
+            a.status
+                .as_ref()
+                .map(|s| (s.boot_id.clone(), s.stopped, s.runtimes.clone(), s.missing_runtimes.clone()))
+        };
         if differs(old, new, matters) {
             users_of_node(context, &name.1);
         }

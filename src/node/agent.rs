@@ -299,6 +299,7 @@ pub async fn report(node: &Arc<Node>, identity: &Identity) -> Option<Duration> {
         kernel: identity.kernel.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         runtimes: node.runtimes.usable(),
+        missing_runtimes: node.runtimes.missing(),
         host_paths: node.options.host_paths.iter().map(|p| p.to_string_lossy().into_owned()).collect(),
         leftovers: node.sightings.leftovers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         stopped,

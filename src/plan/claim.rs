@@ -446,7 +446,7 @@ fn outside(class: &Class, allowed: &[Segments], places: &[(String, Segments)]) -
 }
 
 /// Some of them, and how many there are more.
-fn some_of(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+pub(super) fn some_of(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
     let more = all.len().saturating_sub(NAMED);
     let some = all.take(NAMED).collect::<Vec<_>>().join(between);
     if more == 0 { some } else { format!("{some}{between}{more} more") }

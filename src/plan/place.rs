@@ -20,15 +20,38 @@ pub struct Node {
     pub closed: Option<Closed>,
     /// Its labels.
     pub labels: Arc<Map>,
-    /// The runtimes that it lists; nothing where it has said nothing yet.
-    pub runtimes: Arc<[String]>,
+    /// What it says of runtimes; none where it has said nothing yet.
+    pub runtimes: Option<Arc<Runtimes>>,
     /// How many allocations are bound to it.
     pub load: usize,
 }
 
+/// The runtimes of a node, by their words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Runtimes {
+    /// Those that tasks may be started with.
+    pub listed: BTreeSet<String>,
+    /// Those that it allows, and what is missing for them.
+    pub missing: Map,
+}
+
+/// The runtimes that a node has which has not said yet what it has: all but those have to be looked for.
+const USUAL: [&str; 2] = ["external", "process"];
+
 impl Node {
-    fn lists(&self, runtime: &str) -> bool {
-        self.runtimes.iter().any(|has| has == runtime)
+    /// Why tasks of this runtime cannot be begun there.
+    fn lacks(&self, runtime: &str) -> Option<String> {
+        let Some(runtimes) = &self.runtimes else {
+            let usual = USUAL.contains(&runtime);
+            return (!usual).then(|| format!("has not said yet whether it has the runtime {runtime}"));
+        };
+        if runtimes.listed.contains(runtime) {
+            return None;
+        }
+        Some(match runtimes.missing.get(runtime) {
+            Some(why) => format!("cannot use the runtime {runtime}: {why}"),
+            None => format!("does not allow the runtime {runtime}"),
+        })
     }
 }
 
@@ -189,12 +212,10 @@ pub fn choose(wish: &Wish, nodes: &[Node], claims: &[Claim]) -> Result<String, R
     if nodes.is_empty() {
         return Err(Reason::NoNodes);
     }
-    // Where none lists them, whichever is taken says what is missing there.
-    let elsewhere = nodes.iter().any(|node| wish.runtimes.iter().all(|word| node.lists(word)));
     let mut refused = Vec::new();
     let mut best: Option<(bool, usize, &str)> = None;
     for node in nodes {
-        if let Some(why) = refusal(wish, node, claims).or_else(|| lacking(wish, node, elsewhere)) {
+        if let Some(why) = refusal(wish, node, claims) {
             refused.push(format!("{}: {why}", node.name));
             continue;
         }
@@ -242,15 +263,12 @@ fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
     if let Some((key, value)) = wish.labels.iter().find(|(k, v)| node.labels.get(*k) != Some(*v)) {
         return Some(format!("has no label {key}={value}"));
     }
+    // Where a person wants it, or a plugin is to be everywhere, the node says by itself what is missing.
+    let chosen = wish.pin.is_some() || wish.plugin;
+    if let Some(why) = wish.runtimes.iter().filter(|_| !chosen).find_map(|word| node.lacks(word)) {
+        return Some(why);
+    }
     claims.iter().find_map(|claim| claim_refusal(node, claim))
-}
-
-/// A runtime of the tasks that the node does not list, and another node does. Where a person wants it, or a plugin is to be
-/// everywhere, the node itself says what is missing.
-fn lacking(wish: &Wish, node: &Node, elsewhere: bool) -> Option<String> {
-    let chosen = wish.pin.is_some() || wish.plugin || node.runtimes.is_empty() || !elsewhere;
-    let lacks = wish.runtimes.iter().find(|word| !chosen && !node.lists(word))?;
-    Some(format!("does not list the runtime {lacks}"))
 }
 
 fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
@@ -262,8 +280,8 @@ fn claim_refusal(node: &Node, claim: &Claim) -> Option<String> {
     };
     if !reaches(&claim.topology, &plugin.topology) {
         return Some(if claim.class.is_empty() {
-            let places: Vec<_> = claim.topology.iter().map(super::claim::in_words).collect();
-            format!("claim {} cannot be reached from there, only at {}", claim.name, places.join(" or "))
+            let places = super::claim::some_of(claim.topology.iter().map(super::claim::in_words), " or ");
+            format!("claim {} cannot be reached from there, only at {places}", claim.name)
         } else {
             let there = super::claim::in_words(&plugin.topology);
             format!("class {} lets no volume be there, at {there} (allowedTopologies)", claim.class)
@@ -438,27 +456,43 @@ mod tests {
     #[test]
     fn a_task_goes_where_its_runtime_is() {
         let lists = |name: &str, load: usize, words: &[&str]| {
-            let runtimes = words.iter().map(|word| (*word).to_owned()).collect();
-            Node { runtimes, ..node(name, load) }
+            let listed = words.iter().map(|word| (*word).to_owned()).collect();
+            let missing = Map::from([("containerd".to_owned(), "it is away".to_owned())]);
+            Node { runtimes: Some(Arc::new(Runtimes { listed, missing })), ..node(name, load) }
         };
         let asks =
             |words: &[&'static str]| Wish { runtimes: words.iter().copied().collect(), ..Wish::default() };
-        let nodes = [lists("a", 0, &["process"]), lists("b", 1, &["oci", "process"])];
+        let none = |details: &str| Err(Reason::NoNodeFits { details: details.into() });
+        let nodes = [lists("a", 0, &["process"]), lists("b", 1, &["oci", "process"]), node("c", 2)];
         for (wish, wanted) in [
+            (asks(&[]), Ok("a".to_owned())),
             (asks(&["process"]), Ok("a".to_owned())),
             (asks(&["oci", "process"]), Ok("b".to_owned())),
-            (asks(&["systemd"]), Ok("a".to_owned())),
+            (
+                asks(&["containerd"]),
+                none(
+                    "a: cannot use the runtime containerd: it is away; b: cannot use the runtime containerd: it is away; \
+                     c: has not said yet whether it has the runtime containerd",
+                ),
+            ),
             // Those are told by the node.
             (Wish { pin: Some("a".into()), ..asks(&["oci"]) }, Ok("a".to_owned())),
             (Wish { plugin: true, ..asks(&["oci"]) }, Ok("a".to_owned())),
         ] {
             assert_eq!(choose(&wish, &nodes, &[]), wanted, "{wish:?}");
         }
+        // Whoever else has it, and whether that one is there: one that has it not is never taken.
         let away = [nodes[0].clone(), Node { ready: false, ..nodes[1].clone() }];
-        let details = "a: does not list the runtime oci; b: not ready".into();
-        assert_eq!(choose(&asks(&["oci"]), &away, &[]), Err(Reason::NoNodeFits { details }));
-        let new = [lists("a", 0, &["process"]), lists("b", 1, &["oci"]), node("c", 0)];
-        assert_eq!(choose(&asks(&["oci"]), &new, &[]), Ok("c".into()), "it has said nothing yet");
+        assert_eq!(
+            choose(&asks(&["oci"]), &away, &[]),
+            none("a: does not allow the runtime oci; b: not ready")
+        );
+        assert_eq!(choose(&asks(&["oci"]), &nodes[..1], &[]), none("a: does not allow the runtime oci"));
+        assert_eq!(
+            choose(&asks(&["process"]), &[lists("a", 0, &[])], &[]),
+            none("a: does not allow the runtime process")
+        );
+        assert_eq!(choose(&asks(&["process"]), &nodes[2..], &[]), Ok("c".into()), "it will have that");
     }
 
     /// Scenario B58.

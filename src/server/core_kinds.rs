@@ -187,7 +187,7 @@ fn given_away(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         faults.forbidden(
             format!("metadata.annotations[{KEY}]"),
             "the machine that has this name is heard, and what runs there would run on beside what the next one of the name starts: take it \
-             out (kubectl delete node), or end its daemon and what it runs, and wait until the Node is not Ready",
+             out (wharfline delete node), or end its daemon and what it runs, and wait until the Node is not Ready",
         );
     }
     faults.into_vec()

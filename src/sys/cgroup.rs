@@ -37,6 +37,8 @@ const MOUNTED: &str = "/sys/fs/cgroup";
 const PERIOD: u64 = 100_000;
 /// How long a leaf may be busy after its last process ended: the kernel lets go of one a moment later.
 const LINGER: Duration = Duration::from_secs(2);
+/// How often one is tried to be made.
+const TRIES: usize = 4;
 /// Between two tries to remove one.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -211,6 +213,8 @@ pub(crate) struct Leaf {
     parts: Vec<(Tree, PathBuf)>,
     /// That it has to do with a unit of systemd's.
     unit: Option<unit::Unit>,
+    /// That it only counts processes: where one cannot join it, it runs without.
+    bare: bool,
 }
 
 impl Leaf {
@@ -218,14 +222,15 @@ impl Leaf {
     pub(crate) fn find(trees: &Trees, path: &str) -> Self {
         let parts = trees.all().into_iter().map(|(tree, root)| (tree, beneath(&root, path)));
         let parts = parts.filter(|(_, directory)| directory.is_dir()).collect();
-        Self { path: path.to_owned(), parts, unit: None }
+        Self { path: path.to_owned(), parts, unit: None, bare: false }
     }
 
     /// Makes a leaf with its limits, and with devices that may be read and not written. What an earlier run left
     /// there is removed, unless processes are in it. Or says in one sentence why not; then nothing of it is left.
     pub(crate) fn make(trees: &Trees, wanted: &Cgroup, read_only: &[DeviceId]) -> Result<Self, String> {
         Self::make_way(trees, &wanted.path)?;
-        let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new(), unit: None };
+        let bare = !wanted.limits.any() && read_only.is_empty();
+        let mut leaf = Self { path: wanted.path.clone(), parts: Vec::new(), unit: None, bare };
         match leaf.build(trees, wanted.limits, read_only) {
             Ok(()) => Ok(leaf),
             Err(reason) => {
@@ -250,15 +255,13 @@ impl Leaf {
             (Controller::Cpu, limits.cpu_millis.is_some()),
             (Controller::Pids, limits.pids.is_some()),
         ];
-        // Memory with any limit: its count says whom the kernel killed. Without one only the processes are counted, in one
-        // directory.
-        let counts = |(controller, must): &(Controller, bool)| match controller {
-            Controller::Memory => limits.any(),
-            Controller::Pids => *must || !limits.any() && trees.v2.is_none(),
-            Controller::Cpu | Controller::Devices => *must,
-        };
+        // Memory with any of them: its count says whom the kernel killed. Where nothing is asked for, only the processes are
+        // counted, in one directory.
+        let bare = self.bare;
         let mut of_v2 = Vec::new();
-        for (controller, must) in needed.into_iter().filter(counts) {
+        for (controller, must) in
+            needed.into_iter().filter(|(c, must)| *must || !bare && *c == Controller::Memory)
+        {
             match trees.of(controller) {
                 Some(Tree::V2) => of_v2.push((controller, must)),
                 Some(tree @ (Tree::V1(_) | Tree::Other)) => self.add(trees, tree, &[])?,
@@ -270,23 +273,53 @@ impl Leaf {
         }
         if trees.v2.is_some() {
             self.add(trees, Tree::V2, &of_v2)?;
+        } else if bare {
+            use Controller::{Cpu, Devices, Memory, Pids};
+            let mut of_v1 = [Pids, Devices, Cpu, Memory].into_iter().filter(|one| trees.v1(*one).is_some());
+            if let Some(controller) = of_v1.next() {
+                self.add(trees, Tree::V1(controller), &[])?;
+            }
         }
+        self.limit(trees, limits)?;
+        self.deny_writes(trees, read_only)?;
         if self.parts.is_empty() {
             return Err("this machine has no cgroups".to_owned());
         }
-        self.limit(trees, limits)?;
-        self.deny_writes(trees, read_only)
+        Ok(())
     }
 
     /// Makes the directory in one tree, and in v2 has these controllers reach it.
     fn add(&mut self, trees: &Trees, tree: Tree, controllers: &[(Controller, bool)]) -> Result<(), String> {
-        let Some(mut at) = trees.root(tree) else { return Ok(()) };
+        let Some(root) = trees.root(tree) else { return Ok(()) };
+        let mut made = self.directory(&root, controllers);
+        // Another daemon may take away what is empty above it.
+        for _ in 1..TRIES {
+            if !matches!(&made, Err((_, io::ErrorKind::NotFound))) {
+                break;
+            }
+            made = self.directory(&root, controllers);
+        }
+        let at = made.map_err(|(reason, _)| reason)?;
+        // The v2 part first: processes are named and killed there.
+        let index = if tree == Tree::V2 { 0 } else { self.parts.len() };
+        self.parts.insert(index, (tree, at));
+        Ok(())
+    }
+
+    /// Makes the directory beneath a root, and those above it, or says why not, in words and in kind.
+    fn directory(
+        &self,
+        root: &Path,
+        controllers: &[(Controller, bool)],
+    ) -> Result<PathBuf, (String, io::ErrorKind)> {
+        let mut at = root.to_owned();
         for name in self.path.split('/').filter(|name| !name.is_empty()) {
             for (controller, must) in controllers {
                 match enable(&at, *controller) {
                     Err(error) if *must => {
                         let name = controller.name();
-                        return Err(format!("use the controller {name} beneath {}: {error}", at.display()));
+                        let reason = format!("use the controller {name} beneath {}: {error}", at.display());
+                        return Err((reason, error.kind()));
                     }
                     Ok(()) | Err(_) => {}
                 }
@@ -294,15 +327,12 @@ impl Leaf {
             at.push(name);
             match std::fs::create_dir(&at) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(format!("make the cgroup {}: {error}", at.display()));
+                    return Err((format!("make the cgroup {}: {error}", at.display()), error.kind()));
                 }
                 Ok(()) | Err(_) => {}
             }
         }
-        // The v2 part first: processes are named and killed there.
-        let index = if tree == Tree::V2 { 0 } else { self.parts.len() };
-        self.parts.insert(index, (tree, at));
-        Ok(())
+        Ok(at)
     }
 
     fn limit(&self, trees: &Trees, limits: Limits) -> Result<(), String> {
@@ -370,24 +400,26 @@ impl Leaf {
     /// Forks into its part of v2, if it has one and the kernel can: to move a process there afterwards stops every
     /// fork of the machine, and takes some ten milliseconds. The child has to [`Leaf::join`] what is said.
     pub(crate) fn fork(&self) -> io::Result<(Fork, Rest)> {
-        if let Some(directory) = self.part(Tree::V2) {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-            if let Ok(forked) = ffi::fork_into(directory.as_fd()) {
-                return Ok((forked, Rest::ButV2));
-            }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if let Some(directory) = self.part(Tree::V2)
+            && let Ok(directory) = rustix::fs::open(directory, flags, Mode::empty())
+            && let Ok(forked) = ffi::fork_into(directory.as_fd())
+        {
+            return Ok((forked, Rest::ButV2));
         }
         Ok((ffi::fork()?, Rest::All))
     }
 
-    /// Puts this process into it, which must have one thread.
+    /// Puts this process into it, which must have one thread. One that only counts is done without where that cannot be: in a
+    /// namespace that shows more of the tree than it may use.
     pub(crate) fn join(&self, rest: Rest) -> io::Result<()> {
         let mut left = self.parts.iter().filter(|(tree, _)| rest == Rest::All || *tree != Tree::V2);
-        left.try_for_each(|(tree, directory)| {
+        let joined = left.try_for_each(|(tree, directory)| {
             // Of v1 the file for threads: the other one stops every fork on the machine for a moment.
             let file = if *tree == Tree::V2 { "cgroup.procs" } else { "tasks" };
             write(&directory.join(file), "0")
-        })
+        });
+        if self.bare { Ok(()) } else { joined }
     }
 
     /// The living processes in it and beneath it. An error when that is not known.

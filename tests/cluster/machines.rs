@@ -3,6 +3,11 @@
 use crate::rig::{Cluster, until};
 use crate::work::{allocation, blocker, driver, finish, node_of, wait};
 
+/// The command that is told for a machine that is surely off.
+fn command(node: &str) -> String {
+    format!("wharfline taint node {node} --overwrite wharfline.dev/out-of-service=boot-0:NoExecute")
+}
+
 /// Scenarios A43, A74, B43, B44, B86.
 #[tokio::test]
 async fn a_volume_is_written_on_one_machine_and_read_on_another() {
@@ -44,13 +49,13 @@ async fn a_machine_that_went_off_is_fenced_and_comes_back_clean() {
     cluster.power_off(&lost);
     until("it waits for a fence and says the command", || {
         let said = blocker(&cluster, "app");
-        said.contains("NoFence")
-            && said.contains(&format!("taint node {lost} --overwrite wharfline.dev/out-of-service=boot-0"))
+        said.contains("NoFence") && said.contains(&command(&lost))
     });
     let holders = cluster.list("volumes")[0]["status"]["holders"].clone();
     assert_eq!(holders[0]["nodeName"], lost.as_str(), "a lease that has run out frees nothing");
-    let taint = r#"{"spec":{"taints":[{"key":"wharfline.dev/out-of-service","value":"boot-0","effect":"NoExecute"}]}}"#;
-    cluster.run(&["patch", "node", &lost, "-p", taint]);
+    let command = command(&lost);
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    cluster.run(&words);
     until("it runs elsewhere", || {
         node_of(&cluster, "app") == other && cluster.get("allocation", "app")["status"]["phase"] == "Running"
     });

@@ -1,9 +1,10 @@
 //! Raw block volumes: on one node and on several.
 use std::fs;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
+use rustix::fs::{CWD, FileType, Mode};
 use tonic::Code;
 
 use crate::rig::{self, Access, Backend, How, MIB, block, refused, stage};
@@ -54,8 +55,12 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     write(&one, 0, b"yes").unwrap();
     let elsewhere = driver.unstage(&id, &backend.staging("other")).await;
     assert_eq!(refused(elsewhere, "published at"), Code::FailedPrecondition);
-    // While somebody has it open it does not go, and is not forgotten.
-    let held = fs::File::open(&backend.devices()[0]).unwrap();
+    // While somebody has it open, by whatever node of it, it does not go, and is not forgotten.
+    let number = fs::metadata(&backend.devices()[0]).unwrap().rdev();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let node = directory.path().join("of-mine");
+    rustix::fs::mknodat(CWD, &node, FileType::BlockDevice, Mode::RUSR, number).unwrap();
+    let held = fs::File::open(&node).unwrap();
     driver.unpublish(&id, &one).await.unwrap();
     let elsewhere = driver.unstage(&id, &backend.staging("other")).await;
     assert_eq!(refused(elsewhere, "staged at"), Code::FailedPrecondition);

@@ -10,6 +10,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::kinds::query;
 use crate::cli::output::Output;
 use crate::cli::session::{Item, Session, Terminal, follow};
+use crate::cli::why::Kind;
 use crate::cli::wire::{Form, content};
 
 use super::apply::tried;
@@ -131,14 +132,14 @@ async fn all_gone(
 /// How long a reason stands before it is told: most pass at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// After how many of them it is told who knows more.
+/// At which look it is told who knows more.
 const LONG: u32 = 5;
 
 /// Says what an object waits for, each reason once, and what names the cause if that takes long. Never ends.
 async fn tell(terminal: &mut Terminal<'_>, (item, words): (&Item, &str), last: &RefCell<Value>) {
     let mut said = String::new();
     for looks in 1_u32.. {
-        if looks == LONG {
+        if looks == LONG && Kind::of(&item.resource.kind).is_some() {
             writeln!(terminal.err, "{} waits still: `wharfline why {words}` names the cause", item.label())
                 .ok();
         }

@@ -80,7 +80,7 @@ fn changed(there: &[Value], changes: &[Change], overwrite: bool) -> Result<Vec<V
 }
 
 pub(crate) async fn run(session: &mut Session<'_>, args: &Taint) -> Result<(), Failure> {
-    let is_change = |word: &String| word.contains(':') || word.ends_with('-');
+    let is_change = |word: &String| word.contains([':', '=']) || word.ends_with('-');
     let split = args.words.iter().position(is_change).unwrap_or(args.words.len());
     let (targets, words) = args.words.split_at(split);
     if words.is_empty() {
@@ -136,7 +136,16 @@ async fn taint(
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::args::Command;
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(subcommand)]
+        command: Command,
+    }
 
     fn set(key: &str, value: &str, effect: &str) -> Change {
         Change::Set { key: key.into(), value: value.into(), effect: effect.into() }
@@ -161,6 +170,16 @@ mod tests {
             let failure = change(word).unwrap_err();
             assert_eq!(failure.exit, Exit::Usage, "{word}");
         }
+    }
+
+    /// The command that is told where a machine is off is one, with its flag in the middle.
+    #[test]
+    fn what_is_told_of_a_lost_node_is_understood() {
+        let told = crate::api::node_agent::fence_command("n1", "boot-1");
+        let arguments = Arguments::try_parse_from(told.split(' ')).unwrap();
+        let Command::Taint(args) = arguments.command else { panic!("{told}") };
+        assert!(args.overwrite);
+        assert_eq!(args.words, ["node", "n1", "wharfline.dev/out-of-service=boot-1:NoExecute"]);
     }
 
     #[test]

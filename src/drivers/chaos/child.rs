@@ -128,23 +128,38 @@ const SOCKET: &str = "csi.sock";
 #[derive(Debug)]
 struct Room {
     path: PathBuf,
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl Room {
     fn new() -> io::Result<Self> {
         let parent = std::env::temp_dir();
         clear_left(&parent);
-        loop {
-            let path = parent.join(format!("{ROOMS}{}", RealRandom.token()));
-            std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-            // Another one that clears up may have been faster than the lock.
-            if let Ok(lock) = lock(&path)
-                && path.is_dir()
-            {
-                return Ok(Self { path, _lock: lock });
+        let mut room = Self::unlocked(&parent)?;
+        for _ in 0..TRIES {
+            match lock(&room.path) {
+                Ok(lock) if room.path.is_dir() => {
+                    room.lock = Some(lock);
+                    break;
+                }
+                // Another one clears it up, and was faster.
+                Ok(_) => room = Self::unlocked(&parent)?,
+                Err(error)
+                    if [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock].contains(&error.kind()) =>
+                {
+                    room = Self::unlocked(&parent)?;
+                }
+                // Where nothing can be locked, others take it for theirs once nobody listens there.
+                Err(_) => break,
             }
         }
+        Ok(room)
+    }
+
+    fn unlocked(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(format!("{ROOMS}{}", RealRandom.token()));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { path, lock: None })
     }
 }
 
@@ -154,7 +169,10 @@ fn lock(room: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Removes what was left by those that were killed. Only what is ours can be locked and removed; the rest stays.
+/// How often a room is made that others may clear away before it is locked.
+const TRIES: usize = 8;
+
+/// Removes what was left by those that were killed: what is ours, locked by nobody, and where nobody listens. The rest stays.
 fn clear_left(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let room = entry.path();
@@ -165,6 +183,7 @@ fn clear_left(parent: &Path) {
         if named
             && ours
             && let Ok(_lock) = lock(&room)
+            && std::os::unix::net::UnixStream::connect(room.join(SOCKET)).is_err()
         {
             let _ = std::fs::remove_file(room.join(SOCKET));
             if let Err(error) = std::fs::remove_dir(&room) {
@@ -176,9 +195,12 @@ fn clear_left(parent: &Path) {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        self.lock = None;
         // A driver that was killed has left its socket.
         let _ = std::fs::remove_file(self.path.join(SOCKET));
-        if let Err(error) = std::fs::remove_dir(&self.path) {
+        if let Err(error) = std::fs::remove_dir(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(directory = %self.path.display(), %error, "the directory of the driver's socket is left");
         }
     }
@@ -210,12 +232,15 @@ mod tests {
             room
         };
         let [left, used, other] = ["wharfline-chaos-1", "wharfline-chaos-2", "wharfline-data"].map(room);
-        let more = room("wharfline-chaos-3");
+        let [more, listens] = ["wharfline-chaos-3", "wharfline-chaos-4"].map(room);
         std::fs::write(more.join("mine"), "").unwrap();
+        // One of an earlier version locks nothing.
+        std::fs::remove_file(listens.join(SOCKET)).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(listens.join(SOCKET)).unwrap();
         let _lock = lock(&used).unwrap();
         clear_left(parent.path());
-        let there = [&left, &used, &other, &more].map(|room| room.exists());
-        assert_eq!(there, [false, true, true, true]);
+        let there = [&left, &used, &other, &more, &listens].map(|room| room.exists());
+        assert_eq!(there, [false, true, true, true, true]);
         assert!(used.join(SOCKET).exists() && more.join("mine").exists());
     }
 

@@ -513,19 +513,18 @@ pub(super) fn unstage(core: &Core, volume: &VolumeId, staging: &TargetPath) -> R
     Ok(())
 }
 
-/// How many processes are named.
+/// How many of those who use a device are named.
 const NAMED: usize = 3;
 
-/// Which processes use a device: in a mount namespace of their own, or by a descriptor.
+/// Who uses a device: in a mount namespace of their own, or by a descriptor.
 fn users_of(device: &LoopDevice) -> String {
     let users = occupants(device.device, &device.path);
     if users.is_empty() {
         return "somewhere that this driver does not see".to_owned();
     }
-    let named = users.iter().take(NAMED).map(|(pid, name)| format!("process {pid} ({name})"));
+    let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
     let more = users.len().saturating_sub(NAMED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let named: Vec<_> = named.collect();
     format!("in {}{rest}, which has to end or let it go", named.join(", "))
 }
 

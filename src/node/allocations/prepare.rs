@@ -76,6 +76,10 @@ pub(super) fn count(node: &Arc<Node>, allocation: &Allocation, task: &Task) {
         None => {}
         Some(Ok(note)) => {
             node.retry.succeeded(&step);
+            if runtime.lack().is_some() {
+                // It is there again, and others may come for it.
+                node.queue.wake(Key::Agent);
+            }
             node.events.recovered(about_task(allocation, task), &step, "Run");
             if let Some(note) = note {
                 node.tasks.event(&uid, &task.name, event(node, ARCHIVE_GONE, &note));

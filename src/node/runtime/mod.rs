@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::{Machine, Options};
 use crate::api::allocation::Task;
+use crate::api::node_agent::MissingRuntime;
 use crate::api::runtime as manifest;
 use crate::plan::container::{Fault, PluginPart};
 use crate::plan::supervise::Obstacle;
@@ -442,6 +443,14 @@ impl Runtimes {
     pub fn usable(&self) -> Vec<String> {
         let there = self.allowed.iter().filter(|kind| self.get(**kind).lack().is_none());
         there.map(|kind| kind.word().to_owned()).collect()
+    }
+
+    /// Those that are allowed and lack something.
+    pub fn missing(&self) -> Vec<MissingRuntime> {
+        let lacking = self.allowed.iter().filter_map(|kind| Some((kind, self.get(*kind).lack()?)));
+        lacking
+            .map(|(kind, lack)| MissingRuntime { name: kind.word().to_owned(), message: lack.to_string() })
+            .collect()
     }
 
     /// Looks at the machine again: whether something that is allowed is lacking and may come.

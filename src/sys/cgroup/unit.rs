@@ -52,7 +52,8 @@ impl Leaf {
         };
         in_force(limits, directory)?;
         let unit = Unit { path: path.to_owned(), memory: directory(Controller::Memory) };
-        let mut leaf = Self { path: format!("{path}/{TASK}"), parts: Vec::new(), unit: Some(unit) };
+        let mut leaf =
+            Self { path: format!("{path}/{TASK}"), parts: Vec::new(), unit: Some(unit), bare: false };
         let made = match trees.v2 {
             Some(_) => leaf.add(trees, Tree::V2, &[]),
             None => Ok(()),

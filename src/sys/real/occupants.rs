@@ -2,27 +2,40 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
 use super::table::parse;
 use crate::sys::kernel::{DeviceId, MountRow};
 use crate::sys::proc;
 
-/// The processes that have a device mounted in a mount namespace other than ours, or have it open, with their names; as far
-/// as they can be looked at. It reads all of `/proc`.
-pub(crate) fn occupants(device: DeviceId, path: &Path) -> Vec<(i32, String)> {
-    let ours = proc::mount_namespace(std::process::id().cast_signed()).ok();
-    let mut known: HashMap<u64, bool> = ours.into_iter().map(|ours| (ours.inode, false)).collect();
+/// Who has a device in a mount namespace other than ours, or has it open, as far as that can be looked at; each as words that
+/// follow "in". It reads all of `/proc`.
+pub(crate) fn occupants(device: DeviceId, path: &Path) -> Vec<String> {
+    let inode = |pid| proc::find_mount_namespace(pid).ok().flatten().map(|namespace| namespace.inode);
+    let (ours, first) = (inode(std::process::id().cast_signed()), inode(1));
+    let mut known: HashMap<u64, bool> = ours.into_iter().map(|ours| (ours, false)).collect();
     let mut found = Vec::new();
     for pid in proc::all().unwrap_or_default().iter().filter(|stat| !stat.zombie).map(|stat| stat.id.pid) {
-        let namespace = proc::find_mount_namespace(pid).ok().flatten();
+        let namespace = inode(pid);
         let mounted = namespace.is_some_and(|namespace| {
-            *known.entry(namespace.inode).or_insert_with(|| is_mounted_for(pid, device, path))
+            *known.entry(namespace).or_insert_with(|| is_mounted_for(pid, device, path))
         });
-        if mounted || has_open(pid, path) {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.push((pid, name.trim_end().to_owned()));
+        // Whoever is in the machine's own namespace shares its mounts: no process is to be ended for them.
+        if mounted && namespace == first {
+            let machine = "a mount of the machine itself".to_owned();
+            if !found.contains(&machine) {
+                found.push(machine);
+            }
+        } else if mounted || has_open(pid, device) {
+            found.push(format!("process {pid} ({})", name_of(pid)));
         }
     }
     found
+}
+
+fn name_of(pid: i32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().replace(char::is_control, "?")
 }
 
 /// Whether its mount table has the device: by its number, or as the source of a file system that has a number of its own.
@@ -33,7 +46,14 @@ fn is_mounted_for(pid: i32, device: DeviceId, path: &Path) -> bool {
     rows.iter().any(of_it)
 }
 
-fn has_open(pid: i32, path: &Path) -> bool {
+/// By whatever node of it. Nobody is asked but this kernel: a file of a server that is gone would hold us up.
+fn has_open(pid: i32, device: DeviceId) -> bool {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|open| open == path)
+    descriptors.map(|entry| entry.path()).any(|descriptor| {
+        let seen = rustix::fs::statx(CWD, &descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        seen.is_ok_and(|seen| {
+            let is_block = rustix::fs::FileType::from_raw_mode(seen.stx_mode.into()).is_block_device();
+            is_block && (seen.stx_rdev_major, seen.stx_rdev_minor) == (device.major, device.minor)
+        })
+    })
 }

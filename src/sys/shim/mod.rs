@@ -406,6 +406,12 @@ fn leaf(spec: &TaskSpec, clones: &[OwnedFd]) -> Result<Option<Leaf>, String> {
     match Leaf::make(&Trees::here(), wanted, &read_only) {
         Ok(leaf) => Ok(Some(leaf)),
         Err(reason) if wanted.limits.any() || !read_only.is_empty() => Err(reason),
+        // What is in it is of an earlier run of this very task: beside that nothing begins.
+        Err(reason)
+            if Leaf::find(&Trees::here(), &wanted.path).members().is_ok_and(|there| !there.is_empty()) =>
+        {
+            Err(reason)
+        }
         Err(_) => Ok(None),
     }
 }

@@ -83,34 +83,65 @@ async fn what_fits_nowhere_else_waits_for_the_end_of_the_drain() {
     bench.end().await;
 }
 
-/// An allocation goes where its runtime is, and where that is away for now it waits; where no node has it, whichever it goes to says
-/// what is missing.
+fn lists(seen: &Seen, node: &str, word: &str) -> bool {
+    let agent = seen.get("nodeagents", "", node);
+    agent["status"]["runtimes"].as_array().is_some_and(|all| all.iter().any(|has| has == word))
+}
+
+/// An allocation of one task that is a container.
+fn container(name: &str, runtime: &str) -> Value {
+    let task = json!({ "name": "t", "runtime": { runtime: { "archive": "/x" } } });
+    json!({ "metadata": { "name": name }, "spec": { "onNodeLost": "Rebind", "tasks": [task] } })
+}
+
+fn why_unplaced(seen: &Seen, name: &str) -> String {
+    let placed = condition(&seen.get("allocations", "default", name), "Placed").clone();
+    placed["message"].as_str().unwrap_or_default().to_owned()
+}
+
+/// An allocation goes where its runtime is, and waits where no node has it.
 #[tokio::test(start_paused = true)]
 async fn a_task_goes_to_a_node_that_has_its_runtime() {
     let bench = Bench::with(&["a", "b"], Behaviour::default()).await;
-    bench.behave("b", |b| b.runtimes = vec!["external", "process", "oci"]);
-    let of = |name: &str, runtime: &str| json!({ "metadata": { "name": name }, "spec": { "tasks": [{ "name": "t", "runtime": { runtime: { "archive": "/x" } } }] } });
-    let lists = |seen: &Seen, node: &str, word: &str| {
-        let agent = seen.get("nodeagents", "", node);
-        agent["status"]["runtimes"].as_array().is_some_and(|all| all.iter().any(|has| has == word))
-    };
+    bench.behave("b", |b| b.runtimes.push("oci"));
     bench
         .until("both say what they have", |seen| lists(seen, "a", "process") && lists(seen, "b", "oci"))
         .await;
     for name in ["one", "two"] {
-        bench.make("allocations", of(name, "oci")).await;
+        bench.make("allocations", container(name, "oci")).await;
         bench.until("it is placed", |seen| node_of(seen, name) == "b").await;
     }
     bench.patch("nodes", "", "b", json!({ "spec": { "unschedulable": true } })).await;
-    bench.make("allocations", of("three", "oci")).await;
-    bench.make("allocations", of("four", "containerd")).await;
-    bench.until("no node has its runtime", |seen| node_of(seen, "four") == "a").await;
-    let placed = |seen: &Seen| condition(&seen.get("allocations", "default", "three"), "Placed").clone();
-    let waits = |seen: &Seen| {
-        placed(seen)["message"] == "no node fits: a: does not list the runtime oci; b: cordoned"
-    };
-    bench.until("it waits", waits).await;
+    bench.make("allocations", container("three", "oci")).await;
+    let waits = "no node fits: a: does not allow the runtime oci; b: cordoned";
+    bench.until("it waits", |seen| why_unplaced(seen, "three") == waits).await;
     bench.behave("a", |a| a.runtimes.push("oci"));
     bench.until("it is placed once it is there", |seen| node_of(seen, "three") == "a").await;
+    bench.end().await;
+}
+
+/// What runs on the only node that can run it is not placed where it cannot, when that node is off.
+#[tokio::test(start_paused = true)]
+async fn who_ran_on_the_only_node_with_its_runtime_waits_for_one_that_has_it() {
+    let bench = Bench::with(&["a", "b"], Behaviour::default()).await;
+    bench.behave("b", |b| b.runtimes.push("containerd"));
+    bench
+        .until("both say what they have", |seen| {
+            lists(seen, "a", "process") && lists(seen, "b", "containerd")
+        })
+        .await;
+    bench.make("allocations", container("one", "containerd")).await;
+    bench.until("it is placed", |seen| node_of(seen, "one") == "b").await;
+    bench.behave("b", |b| b.alive = false);
+    bench.ledger.power_off("b");
+    let silent = |seen: &Seen| condition(&seen.get("nodes", "", "b"), "Ready")["status"] == "Unknown";
+    bench.until("b is silent", silent).await;
+    bench.patch("nodes", "", "b", taint("wharfline.dev/out-of-service", "boot-1")).await;
+    let waits = "no node fits: a: does not allow the runtime containerd";
+    bench
+        .until("it waits", |seen| node_of(seen, "one").is_empty() && why_unplaced(seen, "one") == waits)
+        .await;
+    bench.behave("a", |a| a.runtimes.push("containerd"));
+    bench.until("it is placed", |seen| node_of(seen, "one") == "a").await;
     bench.end().await;
 }

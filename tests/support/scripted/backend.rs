@@ -255,6 +255,11 @@ impl Backend {
         self.state().model.fence(node);
     }
 
+    /// Every node can be heard again, and has nothing that was taken.
+    pub fn unfence(&self) {
+        self.state().model.fenced.clear();
+    }
+
     /// Handles of the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         self.state().model.volume_ids()

@@ -82,8 +82,12 @@ impl Walk<'_> {
         plugins.map(|plugin| self.plugin(&plugin, Service::Node(&name))).find(Branch::blocked)
     }
 
-    /// Who has the claim that is on another node, and has to end before it can come here.
+    /// What a person can do about some reasons: who has the claim that is on another node has to end before it can come here.
     fn how_to_free(&self, text: &str, allocation: &Allocation) -> Option<String> {
+        if text.contains(" cannot use the runtime ") {
+            let hint = "put there what is missing, or let it run elsewhere; the node looks once a minute";
+            return Some(hint.to_owned());
+        }
         let (claim, on) = text.split_once("claim ")?.1.split_once(" is on node ")?;
         let namespace = allocation.namespace().unwrap_or_default();
         let claim = self.claims.get(&(namespace, claim.to_owned()))?;
@@ -95,7 +99,10 @@ impl Walk<'_> {
             .map(|holder| format!("`wharfline delete {}`", words(&holder.allocation)))
             .collect();
         let place = format!("let it be placed on {on} as well");
-        (!users.is_empty()).then(|| format!("{place}, or {}", users.join(" and ")))
+        // What lies there stays there, whoever goes.
+        let lies = volume.spec.source.home().is_some();
+        (!users.is_empty() || lies)
+            .then(|| if lies { place } else { format!("{place}, or {}", users.join(" and ")) })
     }
 
     /// The plugin of a claim's volume, or of its class.
