@@ -7,14 +7,17 @@ use super::context::Context;
 use super::facts::{Instances, uid};
 use super::wake::{expanded, refusal, up};
 use super::write::Failure;
-use crate::api::meta::{Condition, Truth};
+use crate::api::meta::{Condition, Truth, VolumeMode};
 use crate::api::plugin::capability;
 use crate::api::quantity;
 use crate::api::volume::{EXPANDED, WantedSize};
-use crate::api::{Plugin, Volume, VolumeClaim, VolumeClass, VolumeStatus};
+use crate::api::{Plugin, Volume, VolumeAttachment, VolumeClaim, VolumeClass, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::expand::{self, Ability, Claimed, Having};
 use crate::plan::registry::Service;
+
+/// The word of a claim of which a node owes its part.
+const PENDING: &str = "NodeExpansionPending";
 
 /// How a bound claim and its size stand.
 pub(crate) struct Look {
@@ -76,7 +79,7 @@ pub(crate) fn look(
     let ours = || attachments.iter().filter(|a| a.spec.volume_uid == uid(volume));
     let nodes: Vec<Having> = ours().map(|a| Having { up: up(a), expanded: expanded(a) }).collect();
     let mut behind = ours().filter(|a| up(a) && expanded(a) < node_bytes);
-    let why = behind.find_map(|a| Some((a.spec.node_name.clone(), refusal(a)?)));
+    let why = behind.find_map(|a| Some((a.spec.node_name.clone(), refusal(a).or_else(|| reads(a))?)));
     let seen = expand::seen(backend, node_bytes, shown, &nodes);
     let text = |bytes: i64| if bytes == 0 { String::new() } else { quantity::display(bytes) };
     Look {
@@ -86,6 +89,14 @@ pub(crate) fn look(
         capacity: text(seen),
         allocated: text(if backend > seen { backend } else { 0 }),
     }
+}
+
+/// Why a node that only reads a file system has it as it was.
+fn reads(attachment: &VolumeAttachment) -> Option<Condition> {
+    let of_files = attachment.spec.capability.volume_mode == VolumeMode::Filesystem;
+    let why = "has it for reading, where no file system grows: end those who read it there, and who comes next gets all of it";
+    (attachment.spec.read_only && of_files)
+        .then(|| Condition::new(EXPANDED, Truth::False, PENDING, why.to_owned()))
 }
 
 fn refused(reason: &Reason) -> Condition {
@@ -111,7 +122,7 @@ fn condition(
         }
         (None, Some((node, why))) => waits(&why.reason, format!("node \"{node}\": {}", why.message)),
         (None, None) => waits(
-            "NodeExpansionPending",
+            PENDING,
             "the node that has the volume expands it next; without one, the next one that gets it".to_owned(),
         ),
     }

@@ -7,6 +7,7 @@
 //! ```
 //! See docs/design/expansion.md. The node's part is a step of [`super::mount`].
 use super::{Next, Reason};
+use crate::api::meta::VolumeMode;
 use crate::api::volume::WantedSize;
 
 /// What decides whether a claim's volume is asked for another size.
@@ -142,6 +143,12 @@ pub enum Growth {
     Refused,
 }
 
+/// Whether a node can bring a volume to its size: no file system grows through a mount that nobody may write, and the debt stays. A
+/// device shows its size, and nothing is written.
+pub fn can_grow(read_only: bool, mode: VolumeMode) -> bool {
+    !read_only || mode == VolumeMode::Block
+}
+
 /// What a node owes, by what it shall do, what it has done, and what it tried since the volume was staged.
 pub fn growth(wanted: i64, done: i64, tried: Option<Tried>) -> Growth {
     match tried {
@@ -187,6 +194,16 @@ pub fn seen(backend: i64, node_bytes: i64, shown: i64, nodes: &[Having]) -> i64 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_file_system_wants_to_be_written_to_grow() {
+        use VolumeMode::{Block, Filesystem};
+        for (read_only, mode, can) in
+            [(false, Filesystem, true), (false, Block, true), (true, Filesystem, false), (true, Block, true)]
+        {
+            assert_eq!(can_grow(read_only, mode), can, "{read_only} {mode:?}");
+        }
+    }
 
     fn claim() -> Claim {
         Claim {

@@ -644,7 +644,12 @@ impl<'a> Walk<'a> {
                 };
             }
             let both = host.calls.iter().chain(&here.calls);
-            if on_host {
+            let hands_over =
+                self.volumes.get(&key(&spec.volume)).and_then(|volume| needing::handing_over(volume));
+            if let Some(volume) = hands_over.filter(|_| on_host) {
+                // What its host said before is over.
+                branch.because.push(volume);
+            } else if on_host {
                 add_words(&mut branch, &host.reason, &host.message);
                 self.add_under_way(&mut branch, attachment, both);
                 add_call(&mut branch, &host.calls);

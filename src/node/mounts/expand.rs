@@ -19,8 +19,11 @@ impl Unit {
     pub(super) fn growth(&self) -> Growth {
         let (Some(object), Some(entry)) = (&self.object, &self.entry) else { return Growth::Done };
         match expand::growth(object.spec.expand_bytes, entry.expanded, entry.tried) {
-            // Nothing grows through a mount that nobody may write; the debt stays.
-            Growth::Owed | Growth::Tried if object.spec.read_only => Growth::Refused,
+            Growth::Owed | Growth::Tried
+                if !expand::can_grow(object.spec.read_only, object.spec.capability.volume_mode) =>
+            {
+                Growth::Refused
+            }
             growth => growth,
         }
     }

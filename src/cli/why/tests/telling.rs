@@ -681,3 +681,16 @@ fn who_may_not_begin_on_what_is_let_go_is_told_what_keeps_it() {
     ];
     assert_eq!(way, wanted, "{:#?}", page.tree);
 }
+
+#[test]
+fn while_a_host_hands_over_that_is_what_is_waited_for() {
+    let asked = json!({ "status": { "askedToRelease": 1, "controller": { "nodeName": "a", "epoch": 1 } } });
+    let before = json!({ "status": { "controller":
+        { "attached": "Down", "reason": "PluginNotReady", "message": "waits for a healthy instance on a" } } });
+    let cluster =
+        with(&[("allocations/0", waiting("vol-data")), ("volumes/0", asked), ("attachments/0", before)]);
+    let root = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root.unwrap();
+    assert_eq!(root.subject.to_string(), "volume/vol-data");
+    assert_eq!(root.text, "goes to another node once a lets go of it");
+    assert!(root.advice.contains("at most 150 s after"), "{}", root.advice);
+}

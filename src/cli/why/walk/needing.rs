@@ -166,15 +166,7 @@ impl Walk<'_> {
         if volume.metadata.deletion_timestamp.is_some() {
             return Some(self.volume(&name, ""));
         }
-        let host = handed_over(volume)?;
-        let text = format!("goes to another node once {host} lets go of it");
-        let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, text);
-        branch.name_reason("InUse");
-        branch.hint = String::from(
-            "wait: it does so when no call can be at work any more, at most 150 s after its last call, or after its \
-             daemon began",
-        );
-        Some(branch)
+        handing_over(volume)
     }
 
     /// The only node that knows the volume.
@@ -254,6 +246,20 @@ impl Walk<'_> {
 fn holders_on<'v>(volume: &'v Volume, node: &'v str) -> impl Iterator<Item = &'v Holder> {
     let holders = volume.status.as_ref().map(|status| status.holders.as_slice()).unwrap_or_default();
     holders.iter().filter(move |holder| holder.node_name == node)
+}
+
+/// A volume whose host was asked to let go of it, and has not done so yet.
+pub(super) fn handing_over(volume: &Volume) -> Option<Branch> {
+    let name = volume.name_any();
+    let host = handed_over(volume)?;
+    let text = format!("goes to another node once {host} lets go of it");
+    let mut branch = Branch::new(Subject::global(Kind::Volume, &name), State::Blocked, text);
+    branch.name_reason("InUse");
+    branch.hint = String::from(
+        "wait: it does so when no call can be at work any more, at most 150 s after its last call, or after its \
+         daemon began",
+    );
+    Some(branch)
 }
 
 /// The node that was asked to let go of the volume and has not said yet that it did.
