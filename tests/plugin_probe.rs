@@ -552,6 +552,19 @@ async fn a_life_that_is_interrupted_leaves_nothing() {
     rig.assert_nothing_left();
 }
 
+/// Who says that all is deleted and lists it still has left it.
+#[tokio::test]
+async fn what_is_deleted_by_word_alone_is_named() {
+    let rig = Rig::new();
+    let _chaos = Chaos::start(&rig, &serde_json::json!({ "method": "DeleteVolume", "code": "OK" }));
+    let scratch = rig.dir.path().display().to_string();
+    let socket = rig.dir.path().join("chaos.sock");
+    let (code, card) = run(&socket, &["--exercise", "--scratch-dir", &scratch]).await;
+    assert_eq!(code, Some(1));
+    let left = seen(&card, "", "nothing is left");
+    assert!(left.contains("its deletion was answered with OK, and it is listed"), "{left}");
+}
+
 /// A driver that says nothing any more is not waited for again and again: what is left is named.
 #[tokio::test]
 async fn an_end_at_a_driver_that_hangs_is_an_end() {

@@ -410,7 +410,7 @@ impl Examiner {
         }
     }
 
-    async fn all_volumes(&self) -> Result<BTreeSet<String>, String> {
+    pub(super) async fn all_volumes(&self) -> Result<BTreeSet<String>, String> {
         let (mut pages, mut all) = (check::Pages::new(), BTreeSet::new());
         loop {
             let request =

@@ -1,5 +1,5 @@
 //! Who asks: the driver, what it says that it can do, and the card on which everything goes.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::card::{Card, Driver, Point, Verdict, point};
@@ -45,6 +45,8 @@ pub(super) struct Examiner {
     pub(super) debts: Vec<Debt>,
     /// What could not be taken away.
     pub(super) left: Vec<String>,
+    /// The ids of volumes whose deletion was answered with OK.
+    pub(super) deleted: BTreeSet<String>,
 }
 
 /// Which services this instance serves. A plugin's instances report the same, and need not serve the same.

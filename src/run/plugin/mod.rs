@@ -6,7 +6,7 @@ mod harmless;
 mod life;
 mod scratch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -143,6 +143,7 @@ fn examined(probe: &Probe) -> anyhow::Result<bool> {
         token,
         debts: Vec::new(),
         left: Vec::new(),
+        deleted: BTreeSet::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
@@ -212,6 +213,8 @@ async fn examine(examiner: &mut Examiner, probe: &Probe) -> anyhow::Result<bool>
         };
         if stopped {
             examiner.leave("not taken away: interrupted");
+        } else {
+            examiner.look_for_deleted().await;
         }
         examiner.left.extend(scratch.remove().err());
         examiner.cleaned();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::examiner::Examiner;
-use crate::csi::{Failure, Origin, proto};
+use crate::csi::{Failure, Origin, Rpc, proto};
 
 /// How often something is asked to be undone, and how often where no answer comes.
 const TRIES: u32 = 5;
@@ -88,7 +88,7 @@ impl Examiner {
         }
     }
 
-    async fn settle(&self, debt: &Debt) -> Result<(), Failure> {
+    async fn settle(&mut self, debt: &Debt) -> Result<(), Failure> {
         let mut attempt = 1;
         loop {
             let Err(failure) = self.pay(debt).await else { return Ok(()) };
@@ -101,7 +101,7 @@ impl Examiner {
         }
     }
 
-    pub(super) async fn pay(&self, debt: &Debt) -> Result<(), Failure> {
+    pub(super) async fn pay(&mut self, debt: &Debt) -> Result<(), Failure> {
         let (plugin, deadline) = (&self.plugin, self.deadline);
         let secrets = self.secrets.clone();
         match debt {
@@ -134,10 +134,24 @@ impl Examiner {
                         Err(_) => return Ok(()),
                     },
                 };
-                let request = proto::DeleteVolumeRequest { volume_id, secrets };
-                plugin.delete_volume(request, deadline).await.map(drop)
+                let request = proto::DeleteVolumeRequest { volume_id: volume_id.clone(), secrets };
+                plugin.delete_volume(request, deadline).await?;
+                self.deleted.insert(volume_id);
+                Ok(())
             }
         }
+    }
+
+    /// Of what a driver says that it has deleted, what it lists still is left. One that lists nothing cannot be told from one that lies.
+    pub(super) async fn look_for_deleted(&mut self) {
+        if self.has(Rpc::ListVolumes).is_err() || self.deleted.is_empty() {
+            return;
+        }
+        let Ok(there) = self.all_volumes().await else { return };
+        let left = self.deleted.intersection(&there);
+        let left =
+            left.map(|id| format!("the volume {id}: its deletion was answered with OK, and it is listed"));
+        self.left.extend(left);
     }
 
     /// An answer that names another volume or snapshot than the one that is noted last: it was made as well.
