@@ -396,6 +396,9 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
              the backend: {}",
             retain(&last.subject)
         ),
+        ("NodeStageVolume" | "NodePublishVolume", "NOT_FOUND") => {
+            "`wharfline volume audit` tells whether its backend has the volume still; where it is lost for good, delete its claim".to_owned()
+        }
         ("CreateVolume", "INVALID_ARGUMENT") => {
             "mend what the message says: what is wrong in its class by another class of the same name, what a claim cannot change \
              by another claim"

@@ -694,3 +694,16 @@ fn while_a_host_hands_over_that_is_what_is_waited_for() {
     assert_eq!(root.text, "goes to another node once a lets go of it");
     assert!(root.advice.contains("at most 150 s after"), "{}", root.advice);
 }
+
+#[test]
+fn a_volume_that_its_backend_has_lost_is_not_just_tried_again() {
+    let call = call("NOT_FOUND", "2026-01-01T00:00:03Z", "no such volume");
+    let node = json!({ "status": { "node": { "staged": "Down", "reason": "NodeStageVolumeFailed", "message": "m",
+        "calls": [call], "nextAttemptTime": "2026-01-01T00:00:13Z" } } });
+    let cluster = with(&[("allocations/0", waiting("vol-data")), ("attachments/0", node)]);
+    let advice = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap().root.unwrap().advice;
+    assert!(
+        advice.starts_with("`wharfline volume audit` tells whether its backend has the volume still"),
+        "{advice}"
+    );
+}
