@@ -233,17 +233,21 @@ impl Rig {
 }
 
 impl Drop for Rig {
-    /// A failed test leaves nothing running either.
+    /// A failed test leaves nothing running either, and one that ends without `down` nothing mounted.
     fn drop(&mut self) {
         if let Some(mut up) = self.up.take() {
             let _ = up.kill();
             let _ = up.wait();
         }
-        if std::thread::panicking() {
+        let beneath = format!(" {}/", self.data.path().display());
+        let mounted = std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|all| all.contains(&beneath));
+        if std::thread::panicking() || mounted {
             crate::scripted::steered::relent();
             let mut down = Command::new(WHARFLINE);
             down.args(["down", "--delete-volumes", "--timeout", "20s", "--data-dir"]).arg(self.data.path());
             let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
+        if std::thread::panicking() {
             eprintln!("-- up's log --\n{}", self.log());
         }
         for extension in ["log", "yaml", "boot"] {
