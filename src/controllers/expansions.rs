@@ -7,7 +7,7 @@ use super::context::Context;
 use super::facts::{Instances, uid};
 use super::wake::{expanded, refusal, up};
 use super::write::Failure;
-use crate::api::meta::{Condition, Truth, VolumeMode};
+use crate::api::meta::{Condition, Truth};
 use crate::api::plugin::capability;
 use crate::api::quantity;
 use crate::api::volume::{EXPANDED, WantedSize};
@@ -93,9 +93,9 @@ pub(crate) fn look(
 
 /// Why a node that only reads a file system has it as it was.
 fn reads(attachment: &VolumeAttachment) -> Option<Condition> {
-    let of_files = attachment.spec.capability.volume_mode == VolumeMode::Filesystem;
     let why = "has it for reading, where no file system grows: end those who read it there, and who comes next gets all of it";
-    (attachment.spec.read_only && of_files)
+    let spec = &attachment.spec;
+    (!expand::can_grow(spec.read_only, spec.capability.volume_mode))
         .then(|| Condition::new(EXPANDED, Truth::False, PENDING, why.to_owned()))
 }
 

@@ -194,7 +194,10 @@ async fn what_the_node_lacks_or_does_not_allow_is_told_and_seen() {
     let bench = Bench::new(false).await;
     let agents = bench.world.all::<NodeAgent>();
     let without = |a: &Value| a["status"]["runtimes"] == json!(["external", "process"]);
-    bench.world.until(&agents, NODE, "without oci", without).await;
+    let agent = bench.world.until(&agents, NODE, "without oci", without).await;
+    let missing = agent.status.unwrap().missing_runtimes;
+    let oci = missing.iter().find(|one| one.name == "oci").map(|one| one.message.as_str());
+    assert_eq!(oci, Some("runc is not installed; it was looked for in /nowhere"), "{missing:?}");
     bench.container("app", json!({})).await;
     let told = bench.told("app", "RuntimeMissing").await;
     assert!(told.contains("runc is not installed; it was looked for in /nowhere"), "{told}");

@@ -525,7 +525,7 @@ fn users_of(device: &LoopDevice) -> String {
     let named: Vec<&str> = users.iter().take(NAMED).map(String::as_str).collect();
     let more = users.len().saturating_sub(NAMED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("in {}{rest}, which has to end or let it go", named.join(", "))
+    format!("in {}{rest}; that has to go first", named.join(", "))
 }
 
 /// How long whoever let go of a device last may take for it: a process that ends, whose copy of the mount went a moment after ours,

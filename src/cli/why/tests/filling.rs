@@ -130,3 +130,14 @@ fn claims_that_are_to_be_filled_from_each_other_are_named_as_such() {
     assert_eq!(root.text, "is to be filled from volumeclaim/logs, which waits for it: neither can begin");
     assert_eq!(root.advice, "delete one of them, and apply it with another dataSource or none");
 }
+
+/// A claim that is made anew under the name of the one whose picture it is to be filled from.
+#[test]
+fn who_is_filled_from_a_picture_of_its_own_name_waits_for_the_picture() {
+    let from = json!({ "spec": { "dataSource": { "snapshotName": "group", "claimName": "data" } },
+        "status": { "phase": "Pending", "volumeName": "" } });
+    let page = explain(&objects(&with(&[("claims/0", from)])), &subject("VolumeClaim/data")).unwrap();
+    let way: Vec<_> = page.tree.path().iter().map(|branch| branch.subject.to_string()).collect();
+    assert_eq!(way, ["volumeclaim/data", "snapshot/group"]);
+    assert_eq!(page.root.unwrap().text, "does not exist");
+}

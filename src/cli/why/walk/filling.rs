@@ -13,7 +13,8 @@ impl Walk<'_> {
         let source = claim.spec.data_source.as_ref()?;
         let namespace = claim.namespace().unwrap_or_default();
         let filled = Subject::namespaced(Kind::Claim, &namespace, &source.claim_name);
-        if self.way.borrow().contains(&filled) {
+        // Beside a snapshot it says which of its pictures, and is not waited for.
+        if source.snapshot_name.is_empty() && self.way.borrow().contains(&filled) {
             let own = Subject::namespaced(Kind::Claim, &namespace, &claim.name_any()).words(&namespace);
             let text = format!("is to be filled from {own}, which waits for it: neither can begin");
             let mut branch = Branch::new(filled, State::Blocked, text);
