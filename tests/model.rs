@@ -7,13 +7,15 @@
 //!
 //! Of the modes of many nodes it is the one of a single writer, with three allocations: the others refuse nobody, or every writer.
 //!
-//! Not modelled: a change of the volume's host, and calls that take effect after their deadline.
+//! Not modelled: a change of the volume's host, which has a model of its own (`hosts`), and calls that take effect after their deadline.
 #![allow(clippy::print_stdout)] // sizes and traces, read with --no-capture
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use wharfline::api::meta::AccessMode;
 
 #[path = "model/daemons.rs"]
 mod daemons;
+#[path = "model/hosts.rs"]
+mod hosts;
 #[path = "model/leaders.rs"]
 mod leaders;
 #[path = "model/protocol.rs"]

@@ -188,14 +188,16 @@ pub struct SnapshotStatus {
     /// Who makes its calls. Written by the snapshots controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Host>,
-    /// The epoch of the host that is asked to make no more calls. Written by the snapshots controller, by compare-and-swap.
+    /// The epoch of the host that is asked to make no more calls; absent again if it does well before it has let go. Written by
+    /// the snapshots controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_to_release: Option<i64>,
     /// The Volumes that are being filled from it. Written by the snapshots controller, on the state that it was decided on: one
     /// gets its first host once it is named here, and nothing is deleted while one is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<String>,
-    /// The newest epoch whose host was asked and said that it makes no more calls. Written by that host.
+    /// The newest epoch whose host was asked and said that it makes no more calls. Written by that host, on a state in
+    /// which it is asked.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub released_epoch: i64,
     /// The epoch that the host speaks for.

@@ -212,11 +212,12 @@ pub struct VolumeStatus {
     /// Who makes its controller calls. Written by the volumes controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Host>,
-    /// The epoch of the host that is asked to make no more calls, because another node shall make them. Written by the
-    /// volumes controller, by compare-and-swap.
+    /// The epoch of the host that is asked to make no more calls, because another node shall make them; absent again if it does
+    /// well before it has let go. Written by the volumes controller, by compare-and-swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_to_release: Option<i64>,
-    /// The newest epoch whose host was asked and said that it has no call under way and makes no more. Written by that host.
+    /// The newest epoch whose host was asked and said that it has no call under way and makes no more. Written by that host,
+    /// on a state in which it is asked.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub released_epoch: i64,
     /// The allocations that may use it. Written by the holders controller, by compare-and-swap.

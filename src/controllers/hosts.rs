@@ -120,7 +120,11 @@ pub(crate) fn first(context: &Context, object: &Volume) -> Option<Host> {
     object.spec.source.create.as_ref().filter(|create| create.content.is_none())?;
     match of_volume(context, object, &VolumeStatus::default()).0 {
         Decision::Assign(host) => Some(host),
-        Decision::Keep | Decision::AskToRelease | Decision::Wait(_) | Decision::Unneeded => None,
+        Decision::Keep
+        | Decision::AskToRelease
+        | Decision::TakeBack
+        | Decision::Wait(_)
+        | Decision::Unneeded => None,
     }
 }
 
@@ -173,6 +177,7 @@ pub(crate) fn decide(context: &Context, of: &Hosted<'_>) -> (Decision, Option<Du
         }),
         Decision::Keep
         | Decision::AskToRelease
+        | Decision::TakeBack
         | Decision::Assign(_)
         | Decision::Wait(_)
         | Decision::Unneeded => decision,

@@ -357,6 +357,7 @@ fn host(
             new.asked_to_release = None;
         }
         Decision::AskToRelease => new.asked_to_release = current.map(|host| host.epoch),
+        Decision::TakeBack => new.asked_to_release = None,
         Decision::Wait(reason) if status.calling_host().is_none() => waits = Some(reason),
         Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
     }

@@ -42,11 +42,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     let again = [again, doubt.then_some(PATIENCE)].into_iter().flatten().min();
     let waits = match &decision {
         Decision::Wait(reason) if status.calling_host().is_none() => Some(reason),
-        Decision::Wait(_)
-        | Decision::Keep
-        | Decision::AskToRelease
-        | Decision::Assign(_)
-        | Decision::Unneeded => None,
+        _ => None,
     };
     // Who was neither asked to let go nor has done so is judged by its silence.
     let replaced = status.calling_host().filter(|_| matches!(decision, Decision::Assign(_)));
@@ -57,6 +53,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
             new.asked_to_release = None;
         }
         Decision::AskToRelease => new.asked_to_release = status.controller.as_ref().map(|host| host.epoch),
+        Decision::TakeBack => new.asked_to_release = None,
         Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
     }
     let told = (new.controller != status.controller) || (new.asked_to_release != status.asked_to_release);

@@ -3,6 +3,9 @@
 //! One host at a time. A host is replaced only when it let go (it is asked to when its plugin leaves it and serves
 //! elsewhere), is fenced, or its lease has run out for longer than the
 //! longest call it may have begun; the new one gets a higher epoch and treats every rung as Unknown, but for what is up and wanted.
+//!
+//! The question is taken back when the plugin does well there again before the host has let go. Both words are about one
+//! state of the object, and the store refuses the later of the two (tests/model/hosts.rs).
 use std::time::Duration;
 
 use super::Reason;
@@ -129,6 +132,8 @@ pub enum Decision {
     Keep,
     /// Ask it to let go.
     AskToRelease,
+    /// Take back that it was asked to let go: it does well again, and goes on.
+    TakeBack,
     /// Assign this one.
     Assign(Host),
     /// The plugin makes no controller calls, so there is nothing to be host of.
@@ -142,9 +147,9 @@ pub fn released(current: &Host, released: i64) -> bool {
     released == current.epoch
 }
 
-/// Whether the host may make no more calls, whatever else it sees.
-pub fn asked(current: &Host, asked: Option<i64>) -> bool {
-    asked == Some(current.epoch)
+/// Whether the host may make no more calls under its epoch, whatever else it sees: it was asked to let go, or has done so.
+pub fn rests(current: &Host, asked: Option<i64>, released_epoch: i64) -> bool {
+    asked == Some(current.epoch) || released(current, released_epoch)
 }
 
 /// What becomes of a host that may still call.
@@ -160,7 +165,10 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
     let hears = facts.current_node == HostNode::Alive;
     // Nobody else knows the volumes of a node that it is pinned to.
     let pinned = facts.only == Some(current.node_name.as_str());
-    if wanted && hears && !pinned && !asked(current, facts.asked) {
+    let asked = facts.asked == Some(current.epoch);
+    if asked && hears && facts.serving == Serving::Well {
+        Decision::TakeBack
+    } else if wanted && hears && !pinned && !asked {
         Decision::AskToRelease
     } else {
         Decision::Keep
@@ -173,7 +181,8 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
     let home = facts.current.filter(|_| facts.local).map(|host| host.node_name.as_str());
     let facts = &Facts { only: facts.only.or(home), ..facts.clone() };
     let over = |host: &Host| {
-        released(host, facts.released) || planted!("asked-is-released") && asked(host, facts.asked)
+        released(host, facts.released)
+            || planted!("asked-is-released") && rests(host, facts.asked, facts.released)
     };
     if let Some(current) = facts.current.filter(|current| !over(current)) {
         // The volumes of a node that it is pinned to wait for its return.
@@ -309,7 +318,11 @@ mod tests {
     fn assigned(decision: Decision) -> Option<(String, i64)> {
         match decision {
             Decision::Assign(host) => Some((host.node_name, host.epoch)),
-            Decision::Keep | Decision::AskToRelease | Decision::Wait(_) | Decision::Unneeded => None,
+            Decision::Keep
+            | Decision::AskToRelease
+            | Decision::TakeBack
+            | Decision::Wait(_)
+            | Decision::Unneeded => None,
         }
     }
 
@@ -385,6 +398,35 @@ mod tests {
                 let ask = !over && hears && leaves && facts.asked != Some(4);
                 assert_eq!(decide(&facts) == Decision::AskToRelease, ask, "{facts:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_was_asked_is_taken_back_of_one_that_does_well_again_and_has_not_let_go() {
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        for list in [candidates(&[]), candidates(&[("b", 0)])] {
+            for only in [None, Some("a")] {
+                for facts in states(&host, &list, only) {
+                    let well = facts.current_node == HostNode::Alive && facts.serving == Serving::Well;
+                    let wanted = well && facts.asked == Some(4) && facts.released != 4;
+                    assert_eq!(decide(&facts) == Decision::TakeBack, wanted, "{facts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_was_asked_or_has_let_go_calls_nothing_under_its_epoch() {
+        let host = Host { node_name: "a".into(), epoch: 4 };
+        for (asked, released, wanted) in [
+            (None, 0, false),
+            (Some(3), 3, false),
+            (Some(4), 3, true),
+            (Some(4), 4, true),
+            (None, 4, true),
+            (Some(3), 4, true),
+        ] {
+            assert_eq!(rests(&host, asked, released), wanted, "{asked:?} {released}");
         }
     }
 

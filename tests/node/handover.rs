@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use wharfline::api::meta::Rung;
 use wharfline::csi::{Code, Rpc};
 
-use crate::support::node::{NODE, Rig, Special, condition, condition_reason};
+use crate::support::node::{NODE, Rig, Special, condition, condition_reason, until};
 use crate::support::scripted::{Answer, Config, Gate};
 
 /// The earlier host's word that the volume is deleted says nothing: the new host asks the plugin and speaks for itself.
@@ -289,5 +289,42 @@ async fn what_was_never_made_is_known_not_to_be_there_after_a_handover() {
     rig.world.delete(&rig.volumes, "vol-1").await;
     rig.world.let_go(&rig.volumes, "vol-1").await;
     assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.finish().await;
+}
+
+/// Its answer comes late: the store has it on the state that it was asked in, or not at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_asked_back_goes_on_under_its_epoch_whatever_it_was_about_to_say() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumes/vol-1/status";
+    let mut rig = Rig::new(Config::full()).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let gate = Gate::new();
+    let before = rig.link.patches(STATUS);
+    rig.link.hold(STATUS, &gate);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    until(|| rig.link.patches(STATUS) > before, "its answer is on its way").await;
+    let back = rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": null })).await;
+    gate.open();
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    let volume = rig.volumes.get("vol-1").await.unwrap();
+    assert_eq!(volume.status.as_ref().map(|s| s.released_epoch), Some(0), "it took a late word: {volume:?}");
+    assert_eq!(back.status, volume.status);
+
+    // Asked again, also in another life, it answers that.
+    rig.stop().await;
+    rig.start().await;
+    rig.ready().await;
+    rig.end_all().await;
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    rig.world.status(&rig.volumes, "vol-2", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    rig.world.until(&rig.volumes, "vol-2", "released", released).await;
+    let again = json!({ "controller": { "nodeName": NODE, "epoch": 2 }, "askedToRelease": null });
+    rig.world.status(&rig.volumes, "vol-2", again).await;
+    rig.end_volume("vol-2").await;
     rig.finish().await;
 }

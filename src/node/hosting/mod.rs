@@ -29,7 +29,7 @@ use super::objects::ObjectApi;
 use super::registry::{Fingerprint, InstanceKey};
 use super::requests;
 use super::room;
-use super::writes::Part;
+use super::writes::{Part, version};
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
 use crate::csi::{self, Failure, Gate, Remedy, Terms};
@@ -71,6 +71,9 @@ async fn look_at(node: &Arc<Node>, name: &str) -> Option<Duration> {
                 return [next, pictures(node, name, &lease).await].into_iter().flatten().min();
             }
         }
+        if let Some(host) = volume.status.as_ref().and_then(|status| status.controller.as_ref()) {
+            node.doubts.take_back(&volume.uid().unwrap_or_default(), host.epoch, version(&*volume));
+        }
         again = provision::step(node, &volume, &lease).await;
     }
     for attachment in node.caches.hosted.of(name) {
@@ -94,7 +97,8 @@ async fn pictures(node: &Arc<Node>, name: &str, lease: &csi::Lease) -> Option<Du
 /// The host that was asked to let go of the volume: it makes no call under its epoch any more, also once it has said so.
 fn asked_to_release(volume: &Volume) -> Option<&Host> {
     let status = volume.status.as_ref()?;
-    status.controller.as_ref().filter(|current| host::asked(current, status.asked_to_release))
+    let host = status.controller.as_ref()?;
+    host::rests(host, status.asked_to_release, status.released_epoch).then_some(host)
 }
 
 /// How long what was not sent waits, if nothing wakes it before.

@@ -9,7 +9,7 @@ use super::super::context::Node;
 use super::super::events::Tone;
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::{BLOCKED, in_words};
-use super::super::writes::{Guard, Part};
+use super::super::writes::{Guard, Part, version};
 use super::super::{requests, supervisor};
 use super::{
     Attempt, Blocked, Serving, announced, call, expand, look_again, lookup, modify, serving, settle,
@@ -33,6 +33,9 @@ pub(super) const HOST: Part =
 /// The same for the word that the volume is not there and no create is under way, which late would take back that one is; and for
 /// what is about to be asked for, which is asked as the object says it now.
 pub(super) const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
+
+/// The same for the word that its host lets go of it, which is an answer: once the question is taken back it is late.
+const LET_GO: Part = Part { guard: Guard::Seen, ..HOST };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -98,10 +101,12 @@ fn wanted(volume: &Volume) -> provision::Wanted {
     }
 }
 
-/// What this host has said under this epoch, if it was not seen written yet.
+/// What this host has said under this epoch, if it was not seen written yet. Whether it has let go is only what the server has.
 fn said(node: &Node, volume: &Volume, host: &Host) -> Option<HostPart> {
     let uid = volume.uid().unwrap_or_default();
-    node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)
+    let said = node.said::<HostPart>(&uid, &HOST).filter(|said| said.observed_epoch == host.epoch)?;
+    let released_epoch = volume.status.as_ref().map(|status| status.released_epoch);
+    Some(HostPart { released_epoch: released_epoch.filter(|epoch| *epoch != 0), ..said })
 }
 
 fn existence(node: &Node, volume: &Volume, host: &Host, part: &HostPart) -> Rung {
@@ -147,9 +152,10 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     }
     part.observed_epoch = host.epoch;
     part.released_epoch = Some(host.epoch);
-    node.doubts.let_go(&uid, host.epoch);
+    node.doubts.let_go(&uid, host.epoch, version(volume));
     (part.next_attempt_time, part.attempting) = (None, false);
-    write(node, volume, &part).await
+    let written = node.write_status(volume, &LET_GO, &part).await;
+    node.after_write(&format!("vol/{uid}/report"), written)
 }
 
 /// Whether a create of a volume of which nothing was ever said may have begun.

@@ -36,6 +36,9 @@ pub(super) const HOST: Part =
 /// for, and the other say so of what is on its way out.
 const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
 
+/// The same for the word that its host lets go of it, which is an answer: once the question is taken back it is late.
+const LET_GO: Part = Part { guard: Guard::Seen, ..HOST };
+
 /// The host's part of a Snapshot's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -143,7 +146,7 @@ pub(super) async fn step(
     let status = snapshot.status.clone().unwrap_or_default();
     let host = status.controller.as_ref().filter(|h| h.node_name == node.options.name)?;
     let of = status.of.as_ref()?;
-    let said = node.said::<HostPart>(uid, &HOST).filter(|said| said.observed_epoch == host.epoch);
+    let said = said(node, uid, (host, &status));
     let mut before = said.clone().unwrap_or_else(|| HostPart::of(&status));
     // Nothing was sent of what was said: that it may be stands at the server all the same.
     let announced = before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(uid, host.epoch);
@@ -151,7 +154,7 @@ pub(super) async fn step(
         before.exists = Some(Rung::Down);
     }
     let look = Look { snapshot, of, host, key: format!("snap/{uid}"), lease, announced };
-    if host::asked(host, status.asked_to_release) {
+    if host::rests(host, status.asked_to_release, status.released_epoch) {
         return let_go(node, &look, before).await;
     }
     let deleting = snapshot.meta().deletion_timestamp.is_some();
@@ -194,6 +197,12 @@ pub(super) async fn step(
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
     record(node, &look, (step, &retry, wanted), outcome, (part, &before)).await
+}
+
+/// What this host has said under this epoch, if it was not seen written yet. Whether it has let go is only what the server has.
+fn said(node: &Node, uid: &str, (host, status): (&Host, &SnapshotStatus)) -> Option<HostPart> {
+    let said = node.said::<HostPart>(uid, &HOST).filter(|said| said.observed_epoch == host.epoch)?;
+    Some(HostPart { released_epoch: Some(status.released_epoch).filter(|epoch| *epoch != 0), ..said })
 }
 
 /// Why the first call is not made yet: its volumes are to name it, so that nobody deletes them under it (plan::volume).
@@ -269,10 +278,10 @@ async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<D
         return left;
     }
     let epoch = look.host.epoch;
-    node.doubts.let_go(&uid, epoch);
     let part =
         HostPart { observed_epoch: epoch, released_epoch: Some(epoch), next_attempt_time: None, ..before };
-    write(node, look, &part).await
+    let written = node.write_status(look.snapshot, &LET_GO, &part).await;
+    node.after_write(&format!("{}/report", look.key), written)
 }
 
 fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {

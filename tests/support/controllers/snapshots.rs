@@ -399,3 +399,35 @@ async fn what_is_kept_and_in_doubt_is_asked_for_a_while() {
     assert!(told(&bench.seen)[0].contains("wharfline volume audit disk"), "{:?}", told(&bench.seen));
     bench.end().await;
 }
+
+/// Nobody has to wait for the word of a host that does well again: it goes on.
+#[tokio::test(start_paused = true)]
+async fn what_a_host_was_asked_is_taken_back_when_its_driver_is_well_again() {
+    let bench = halted(picturing(DISK)).await;
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    take(&bench, true);
+    // From then on it has its own host.
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    let host = volume_of(&bench.seen, "data")["status"]["controller"].clone();
+    let node = host["nodeName"].as_str().unwrap();
+    let asked = |seen: &Seen, wanted: &Value| {
+        let both = [volume_of(seen, "data"), snap(seen, "nightly")];
+        both.iter().all(|one| one["status"]["askedToRelease"] == *wanted)
+    };
+    for _ in 0..2 {
+        bench.behave(node, |b| b.healthy = false);
+        bench.until("both are to go to the other node", |seen| asked(seen, &host["epoch"])).await;
+        bench.behave(node, |b| b.healthy = true);
+        bench.until("they are asked back", |seen| asked(seen, &Value::Null)).await;
+    }
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert_eq!(volume_of(&bench.seen, "data")["status"]["controller"], host);
+    // One that has let go by then is host no more, and the next has another epoch.
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.lets_go = true);
+    }
+    bench.behave(node, |b| b.healthy = false);
+    let other = |seen: &Seen| volume_of(seen, "data")["status"]["controller"]["epoch"] == 2;
+    bench.until("it has another host", other).await;
+    bench.end().await;
+}

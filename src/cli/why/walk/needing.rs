@@ -257,7 +257,7 @@ pub(super) fn handing_over(volume: &Volume) -> Option<Branch> {
     branch.name_reason("InUse");
     branch.hint = String::from(
         "wait: it does so when no call can be at work any more, at most 150 s after its last call, or after its \
-         daemon began",
+         daemon began; or it goes on itself, once its driver is well again",
     );
     Some(branch)
 }
