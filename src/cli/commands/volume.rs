@@ -161,6 +161,7 @@ fn print(session: &mut Session<'_>, found: &[Finding]) -> Result<(), Failure> {
             What::Attached => "attached",
             What::NotAttached => "not attached",
             What::Unwell => "unwell",
+            What::Smaller => "smaller",
             What::UnknownSnapshot => "unknown snapshot",
             What::UnclearSnapshot => "unclear snapshot",
             What::SnapshotNotListed => "snapshot not listed",
