@@ -379,6 +379,15 @@ pub struct TaskStatus {
     pub events: Vec<TaskEvent>,
 }
 
+/// What a task wrote last, behind a sentence about its end; nothing of one that wrote nothing. The very last line is often the
+/// least: what a wrapper says of the program that it ran, or how a trace is to be had.
+pub fn wrote_last(last_output: &str) -> String {
+    const LINES: usize = 3;
+    let all: Vec<_> = last_output.lines().collect();
+    let last = &all[all.len().saturating_sub(LINES)..];
+    if last.is_empty() { String::new() } else { format!("; it wrote last: {}", last.join(" | ")) }
+}
+
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 pub enum TaskState {
@@ -423,6 +432,21 @@ pub const EVICTED: &str = "Evicted";
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn of_what_a_task_wrote_the_last_three_lines_are_told() {
+        for (output, expected) in [
+            ("", ""),
+            ("one", "; it wrote last: one"),
+            (
+                "is on ext4\nended before it listened\n",
+                "; it wrote last: is on ext4 | ended before it listened",
+            ),
+            ("a\nb\nc\nd", "; it wrote last: b | c | d"),
+        ] {
+            assert_eq!(wrote_last(output), expected, "{output:?}");
+        }
+    }
 
     #[test]
     fn the_claims_that_it_brings_along_are_named_and_no_others() {

@@ -347,7 +347,7 @@ fn going_up() -> Vec<Case> {
                 "plugin/nfs",
                 "allocation/nfs-all-b",
             ],
-            says: "Failed on b; task driver ended with 3, started again 2 times; it wrote last: no license",
+            says: "Failed on b; task driver ended with 3, started again 2 times; it wrote last: a | no license",
             advice: "`wharfline logs nfs-all-b/driver -n wharfline-system`",
         },
     ]

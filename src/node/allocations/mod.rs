@@ -22,7 +22,7 @@ use super::supervisor::{
 };
 use super::tasks::exit_message;
 use crate::api::Allocation;
-use crate::api::allocation::{RestartPolicy, Task, TaskEvent};
+use crate::api::allocation::{RestartPolicy, Task, TaskEvent, wrote_last};
 use crate::api::meta::{ObjectRef, Time};
 use crate::api::plugin::HEALTH_TIMED_OUT;
 use crate::api::quantity;
@@ -535,7 +535,7 @@ fn instance_ended(
         node.queue.wake(Key::Plugin(instance.plugin.clone()));
     }
     let last = node.tasks.last_words(&key.allocation, &key.task).unwrap_or_default();
-    let wrote = last.lines().last().map_or_else(String::new, |line| format!("; it wrote last: {line}"));
+    let wrote = wrote_last(&last);
     let ended = || (PROCESS_ENDED.into(), format!("its process {message}{wrote}"));
     let timed_out = timed_out.map(|(word, why)| (word, format!("{why}{wrote}")));
     let fault = timed_out.unwrap_or_else(ended);

@@ -123,7 +123,7 @@ fn a_plugin_that_is_deleted_leads_to_the_last_words_of_its_driver() {
         assert_eq!(way(&page), [&["plugin/nfs", "volume/vol-data"][..], &driver].concat(), "{leaves}");
         let root = page.root.unwrap();
         let says = "exited with code 4 after 0 s; task driver ended with 4, started again 7 times; \
-            it wrote last: no license";
+            it wrote last: one | no license";
         assert!(root.text.ends_with(says), "{}", root.text);
         assert!(
             root.advice.contains("wharfline logs nfs-all-a/driver -n wharfline-system"),

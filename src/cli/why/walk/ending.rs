@@ -3,7 +3,7 @@ use kube::ResourceExt;
 
 use super::super::Branch;
 use super::unmet;
-use crate::api::allocation::{AllocationPhase, DID_NOT_START, TaskStatus};
+use crate::api::allocation::{AllocationPhase, DID_NOT_START, TaskStatus, wrote_last};
 use crate::api::{Allocation, AllocationStatus};
 
 /// How a task ended, and where to read why.
@@ -17,9 +17,7 @@ pub(super) fn add_exit(branch: &mut Branch, allocation: &Allocation, status: &Al
     let Some(task) = failed().find(named).or_else(|| failed().next()) else { return };
     let code = task.exit_code.unwrap_or_default();
     branch.add(&format!("; task {} ended with {code}, started again {} times", task.name, task.restarts));
-    if let Some(line) = task.last_output.lines().last() {
-        branch.add(&format!("; it wrote last: {line}"));
-    }
+    branch.add(&wrote_last(&task.last_output));
     branch.next = branch.next.or(task.next_attempt_time);
     let never_ran = task.events.iter().rev().find(|event| event.reason == "Exited");
     let never_ran = never_ran.is_some_and(|event| event.message.starts_with(DID_NOT_START));
