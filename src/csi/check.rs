@@ -18,12 +18,12 @@ pub use snapshots::{
 };
 pub use usage::{Stats, Usage, stats};
 
-use super::failure;
 use super::proto::volume_capability::AccessType;
 use super::proto::{
     CreateVolumeRequest, GetPluginInfoResponse, NodeGetInfoResponse, Topology,
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume, VolumeCapability,
 };
+use super::{failure, hiding};
 
 /// Longest driver name, in characters.
 pub const MAX_PLUGIN_NAME: usize = 63;
@@ -372,7 +372,7 @@ pub fn confirmation(
     answer: &ValidateVolumeCapabilitiesResponse,
 ) -> Confirmation {
     let Some(confirmed) = &answer.confirmed else {
-        let secrets = failure::searched(asked.secrets.values());
+        let secrets = hiding::searched(asked.secrets.values());
         return Confirmation::NotConfirmed(failure::clean(&answer.message, &secrets));
     };
     let capabilities = confirmed.volume_capabilities.is_empty()

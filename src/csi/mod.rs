@@ -10,6 +10,7 @@ pub mod check;
 pub mod connector;
 pub mod failure;
 pub mod gates;
+mod hiding;
 mod line;
 pub mod observer;
 mod owed;

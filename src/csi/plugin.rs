@@ -18,8 +18,9 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::connector::Connector;
-use super::failure::{self, Failure};
+use super::failure::Failure;
 use super::gates::Alpha;
+use super::hiding;
 use super::line::{Counts, Line};
 use super::observer::{InFlight, Observer};
 use super::owed::{About, Asked, Owed};
@@ -387,7 +388,7 @@ impl fmt::Debug for Plugin {
 /// Sends one request and waits for what comes of it.
 async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Result<Q::Reply, Failure> {
     let carried = request.secrets().is_some_and(|secrets| !secrets.is_empty());
-    let secrets = request.secrets().map(|secrets| failure::searched(secrets.values())).unwrap_or_default();
+    let secrets = request.secrets().map(|secrets| hiding::searched(secrets.values())).unwrap_or_default();
     let mut request = Request::new(request);
     request.set_timeout(deadline);
     // We never compress; a plugin may all the same.

@@ -20,7 +20,8 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::check::{Blocks, Sequence, blocks::Part};
-use super::failure::{self, Failure};
+use super::failure::Failure;
+use super::hiding;
 use super::line::Line;
 use super::plugin::{Admitted, Plugin, Terms};
 use super::rpc::{Rpc, Streamed};
@@ -170,8 +171,7 @@ impl Plugin {
         let mut admitted = self.admit(&request, &terms).await.map_err(interrupted)?;
         let line = self.line_apart();
         let carried = request.secrets().is_some_and(|secrets| !secrets.is_empty());
-        let secrets =
-            request.secrets().map(|secrets| failure::searched(secrets.values())).unwrap_or_default();
+        let secrets = request.secrets().map(|secrets| hiding::searched(secrets.values())).unwrap_or_default();
         effect!("{}", Q::RPC.name());
         let deadline = terms.deadline;
         let until = Instant::now() + deadline;

@@ -1,0 +1,194 @@
+//! Secrets of a request in the answer to it: drivers repeat what they sent on, as it is or as they have written it down.
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::percent_decode_str;
+
+/// Shorter secrets are not searched for in messages: removing every `1` would leave no message.
+const MIN_SEARCHED_SECRET: usize = 4;
+
+/// In the place of a message that has a secret in it which cannot be taken out.
+const NOT_SHOWN: &str = "(not shown: it has a secret of the request in it, written in another way; the driver's own log may have more)";
+
+/// How many times a message may have been written down in one another: what a server said, in a driver's words, in a log line.
+const NESTED: usize = 4;
+
+/// The texts to search for: each secret, and each line of one with several, the longest first.
+pub(crate) fn searched<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let mut texts = secrets
+        .into_iter()
+        .flat_map(|secret| std::iter::once(secret.as_str()).chain(secret.lines()))
+        .map(str::trim)
+        .filter(|text| text.len() >= MIN_SEARCHED_SECRET)
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    texts.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    texts.dedup();
+    texts
+}
+
+/// The text without these secrets (CO-GEN-22). One that stands in it as it is, is left out; one that is written in another way leaves nothing of
+/// the text.
+pub(crate) fn hidden<'t>(text: &'t str, secrets: &[String]) -> Cow<'t, str> {
+    let mut text = Cow::Borrowed(text);
+    for secret in secrets {
+        if text.contains(secret.as_str()) {
+            text = Cow::Owned(text.replace(secret.as_str(), "<redacted>"));
+        }
+    }
+    if repeats(&text, secrets) { Cow::Borrowed(NOT_SHOWN) } else { text }
+}
+
+/// Whether a text has one of the secrets in it in another case, escaped as in JSON or by `%q`, for an address, as base64 or as
+/// hexadecimal digits.
+fn repeats(text: &str, secrets: &[String]) -> bool {
+    if secrets.is_empty() {
+        return false;
+    }
+    let mut forms = vec![text.to_ascii_lowercase()];
+    let mut unescaped = text.to_owned();
+    for _ in 0..NESTED {
+        for form in [Cow::Borrowed(unescaped.as_str()), Cow::Owned(unescaped.replace('+', " "))] {
+            forms.push(percent_decode_str(&form).decode_utf8_lossy().to_ascii_lowercase());
+        }
+        let next = unescape(&unescaped);
+        if next == unescaped {
+            break;
+        }
+        forms.push(next.to_ascii_lowercase());
+        unescaped = next;
+    }
+    let plain = |secret: &String| {
+        let digits: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let secret = secret.to_ascii_lowercase();
+        forms.iter().any(|form| form.contains(&secret) || form.contains(&digits))
+    };
+    let coded = |secret: &String| base64s(secret).iter().any(|code| unescaped.contains(code.as_str()));
+    secrets.iter().any(|secret| plain(secret) || coded(secret))
+}
+
+/// What base64 has of a text wherever that begins in what is encoded: all of the letters that it alone decides.
+fn base64s(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for before in 0..3_usize {
+        let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(text.bytes()).collect();
+        // A letter is six bits: the first one that has none of what stands before, and the last one that is full.
+        let (first, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+        for code in [STANDARD_NO_PAD.encode(&bytes), URL_SAFE_NO_PAD.encode(&bytes)] {
+            all.extend(code.get(first..end).map(str::to_owned));
+        }
+    }
+    all
+}
+
+/// A text without one layer of the escapes of JSON, Go, Rust or C.
+fn unescape(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('\\') {
+        plain.push_str(before);
+        let (letter, length) = escaped(after);
+        plain.extend(letter);
+        rest = after.get(length..).unwrap_or_default();
+    }
+    plain + rest
+}
+
+/// The letter of an escape, and how long it is behind its backslash.
+fn escaped(text: &str) -> (Option<char>, usize) {
+    let number = |from: usize, to: usize, radix| {
+        let digits = text.get(from..to).filter(|digits| digits.chars().all(|c| c.is_digit(radix)));
+        digits.and_then(|digits| u32::from_str_radix(digits, radix).ok())
+    };
+    let Some(first) = text.chars().next() else { return (Some('\\'), 0) };
+    let of = |number: Option<u32>, length| match number {
+        Some(number) => (char::from_u32(number), length),
+        None => (Some(first), first.len_utf8()),
+    };
+    match first {
+        'n' => (Some('\n'), 1),
+        'r' => (Some('\r'), 1),
+        't' => (Some('\t'), 1),
+        'x' => of(number(1, 3, 16), 3),
+        'u' if text.starts_with("u{") => {
+            let end = text.find('}').unwrap_or(0);
+            of(number(2, end.max(2), 16).filter(|_| end > 2), end + 1)
+        }
+        'u' => match (number(1, 5, 16), number(7, 11, 16)) {
+            // Two halves of one letter.
+            (Some(high @ 0xd800..0xdc00), Some(low @ 0xdc00..0xe000)) if text.get(5..7) == Some("\\u") => {
+                (char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00)), 11)
+            }
+            (number, _) => of(number, 5),
+        },
+        '0'..='7' => of(number(0, 3, 8), 3),
+        _ => (Some(first), first.len_utf8()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = r#"{"type":"key","private":"LEAKED-1"}"#;
+
+    fn hide(text: &str, secrets: &[&str]) -> String {
+        let secrets: Vec<String> = secrets.iter().map(|secret| (*secret).to_owned()).collect();
+        hidden(text, &searched(&secrets)).into_owned()
+    }
+
+    #[test]
+    fn a_secret_is_left_out_however_it_is_written() {
+        let nested = serde_json::to_string(&serde_json::json!({ "key": JSON })).unwrap();
+        let twice = serde_json::to_string(&nested).unwrap();
+        for (secret, text) in [
+            (JSON, nested.as_str()),
+            (JSON, &twice),
+            (JSON, &format!("{JSON:?}")),
+            ("pass\tword", r"pass\tword"),
+            ("pass\tword", "pass%09word"),
+            ("dom\\user9", r"dom\\user9"),
+            ("dom\\user9", r"dom\x5cuser9"),
+            ("dom\\user9", r"dom\134user9"),
+            ("passwörd", r"pass\u0077\u00F6rd"),
+            ("passwörd", r"passw\u{f6}rd"),
+            ("passwörd", "passw%c3%B6rd"),
+            ("key \u{1f511} of it", r"key \ud83d\udd11 of it"),
+            ("a b c d", "?key=a+b+c+d"),
+            ("a b c d", "?key=a%20b%20c%20d"),
+            ("s3cr3t", "S3CR3T is wrong"),
+            ("s3cr3t", "733363723374"),
+            ("Key9", "4B657939"),
+        ] {
+            let said = hide(&format!("401 to <{text}> of you"), &[secret]);
+            assert_eq!(said, NOT_SHOWN, "{secret:?} {text:?}");
+        }
+        // Wherever it stands in what is encoded, such as behind the name of a user.
+        for before in ["", "u:", "user:", "a"] {
+            for after in ["", "x", "yz"] {
+                let whole = format!("{before}n0t?for~you>{after}");
+                for code in [STANDARD_NO_PAD.encode(&whole), URL_SAFE_NO_PAD.encode(&whole)] {
+                    let said = hide(&format!("Authorization: Basic {code}== refused"), &["n0t?for~you>"]);
+                    assert_eq!(said, NOT_SHOWN, "{whole} {code}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_secret_stays_as_it_is() {
+        for text in [
+            "",
+            "no such pool: 100%",
+            r"C:\temp\new, \u12 and \x, \u{110000}, \u{}, \u{, \",
+            "dXNlcjpwYXNzd29yZA== is not yours, 68756e",
+            r#"{"path":"/a\/b","text":"ö \ud83d"}"#,
+        ] {
+            assert_eq!(hide(text, &["hunter22", JSON]), text);
+        }
+        assert_eq!(hide("pass=hunter22,ab", &["hunter22", "ab"]), "pass=<redacted>,ab");
+        let secrets = searched(&["hunter22".to_owned(), "ab".to_owned(), "line one\nline two\n".to_owned()]);
+        assert_eq!(secrets, ["line one\nline two", "hunter22", "line one", "line two"]);
+    }
+}
