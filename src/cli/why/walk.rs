@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
             Kind::Attachment => self.attachment(&subject.name),
             Kind::Plugin => self.plugin(&subject.name, Service::Any),
             Kind::Instance => self.instance(&subject.name),
-            Kind::Node => self.node(&subject.name),
+            Kind::Node => self.whole_node(&subject.name),
         }
     }
 

@@ -132,3 +132,34 @@ fn a_node_that_goes_is_kept_by_the_volumes_whose_calls_are_made_there() {
         assert_eq!(page.tree.because.len(), 0, "{:?}", page.tree);
     }
 }
+
+#[test]
+fn a_node_that_takes_nothing_new_says_so() {
+    let taint = |key: &str, value: &str| json!({ "spec": { "taints": [{ "key": key, "value": value, "effect": "NoExecute" }] } });
+    let said = |change: Value| {
+        let boot = json!({ "status": { "nodeInfo": { "bootID": "boot-1" } } });
+        let page =
+            explain(&objects(&with(&[("nodes/1", boot), ("nodes/1", change)])), &subject("Node/b")).unwrap();
+        assert_eq!(page.root, None, "it keeps nothing that is there");
+        page.tree.text
+    };
+    for (change, text) in [
+        (json!({}), "ready"),
+        (taint("wharfline.dev/out-of-service", "boot-0"), "ready"),
+        (
+            taint("wharfline.dev/out-of-service", "boot-1"),
+            "ready, but said to be off: nothing new comes to it before \
+             `wharfline taint node b wharfline.dev/out-of-service-`, or its next renewal",
+        ),
+        (
+            taint("wharfline.dev/drain", ""),
+            "ready, but being drained: nothing new comes to it before `wharfline uncordon b`",
+        ),
+        (
+            json!({ "spec": { "unschedulable": true } }),
+            "ready, but cordoned: nothing new comes to it before `wharfline uncordon b`",
+        ),
+    ] {
+        assert_eq!(said(change), text);
+    }
+}

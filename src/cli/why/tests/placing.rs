@@ -50,6 +50,14 @@ pub(super) fn placing() -> Vec<Case> {
         says,
         advice: "`wharfline uncordon b`",
     };
+    let runtime = |name: &'static str, details, says, advice| Case {
+        name,
+        cluster: without(with(&[("allocations/0", fits(details))]), "nodes", 0),
+        asked: "Allocation/web-data",
+        way: &["allocation/web-data", "node/b"],
+        says,
+        advice,
+    };
     vec![
         cordoned(
             "the node is cordoned, and the claim is bound late",
@@ -127,6 +135,24 @@ pub(super) fn placing() -> Vec<Case> {
             says: "does not fit: plugin nfs has its limit of 3 volumes there",
             advice: "`wharfline describe allocation/web-data -n shop` tells of every node",
         },
+        runtime(
+            "a runtime is lacking",
+            "a: cordoned; b: cannot use the runtime oci: runc is not installed; it was looked for in /bin",
+            "does not fit: cannot use the runtime oci: runc is not installed; it was looked for in /bin",
+            "put there what is missing",
+        ),
+        runtime(
+            "a runtime will never be there",
+            "b: cannot use the runtime systemd: systemd is not PID 1 of this machine",
+            "does not fit: cannot use the runtime systemd: systemd is not PID 1 of this machine",
+            "let it run elsewhere, or with another runtime",
+        ),
+        runtime(
+            "a runtime is not allowed",
+            "b: does not allow the runtime oci",
+            "does not fit: does not allow the runtime oci",
+            "start that node's daemon with `--runtime oci` besides, or let it run elsewhere",
+        ),
         Case {
             name: "its claim is used on another node",
             cluster: without(

@@ -1,11 +1,23 @@
 //! Nodes: not heard, taken down, or to be taken out.
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{Walk, add_words, key};
+use crate::api::allocation::DRAIN;
 use crate::api::node_agent::{OUT_OF_SERVICE, fence_command};
 
 impl Walk<'_> {
+    /// A node that was asked for: whether anything new may come to it, too, which keeps nothing that is there.
+    pub(super) fn whole_node(&self, name: &str) -> Branch {
+        let mut branch = self.node(name);
+        if let Some((word, way_out)) = self.nodes.get(&key(name)).and_then(|node| closed(node))
+            && !branch.blocked()
+        {
+            branch.add(&format!(", but {word}: nothing new comes to it before {way_out}"));
+        }
+        branch
+    }
+
     pub(super) fn node(&self, name: &str) -> Branch {
         self.enter(Subject::global(Kind::Node, name), self.nodes.get(&key(name)), |node, mut branch| {
             let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
@@ -34,6 +46,28 @@ impl Walk<'_> {
             branch
         })
     }
+}
+
+/// Of a node whose present boot was said to be off.
+pub(super) const SAID_OFF: &str = "said to be off";
+
+/// Why nothing new comes to a node that is heard, and what would end that.
+pub(super) fn closed(node: &Node) -> Option<(&'static str, String)> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let spec = node.spec.as_ref()?;
+    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+    let boot = info.map(|info| info.boot_id.as_str()).unwrap_or_default();
+    let taints = || spec.taints.iter().flatten();
+    let off = |taint: &&Taint| taint.key == OUT_OF_SERVICE && taint.value.as_deref() == Some(boot);
+    if taints().any(|taint| off(&taint)) {
+        return Some((
+            SAID_OFF,
+            format!("`wharfline taint node {name} {OUT_OF_SERVICE}-`, or its next renewal"),
+        ));
+    }
+    let drained = taints().any(|taint| taint.key == DRAIN && taint.effect == "NoExecute");
+    let word = if drained { "being drained" } else { "cordoned" };
+    (drained || spec.unschedulable == Some(true)).then(|| (word, format!("`wharfline uncordon {name}`")))
 }
 
 /// What a person can do about a node that is not heard.

@@ -3,9 +3,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
+use super::nodes::{SAID_OFF, closed};
 use super::{Service, Walk, key};
 use crate::api::Allocation;
-use crate::api::allocation::DRAIN;
 use crate::api::meta::{Condition, ObjectRef};
 
 impl Walk<'_> {
@@ -31,7 +31,7 @@ impl Walk<'_> {
                 // Where nothing else is found, what placement says of each node stands for itself.
                 if branch.because.is_empty() {
                     let said = nodes.iter().filter_map(|node| {
-                        let mut refusal = refusal_told(node, &told.message, allocation)?;
+                        let mut refusal = refusal_told(node, &nodes, &told.message, allocation)?;
                         if let Some(hint) = self.how_to_free(&refusal.text, allocation) {
                             refusal.hint = hint;
                         }
@@ -61,14 +61,8 @@ impl Walk<'_> {
             return Some(seen);
         }
         let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-        let spec = node.spec.as_ref();
-        let drained = spec
-            .and_then(|s| s.taints.as_ref())
-            .is_some_and(|all| all.iter().any(|t| t.key == DRAIN && t.effect == "NoExecute"));
-        let cordoned = spec.and_then(|s| s.unschedulable) == Some(true);
-        if !serves && (drained || cordoned) {
-            let word = if drained { "being drained" } else { "cordoned" };
-            return Some(told(&name, word.to_owned(), format!("`wharfline uncordon {name}`")));
+        if let Some((word, way_out)) = closed(node).filter(|(word, _)| !serves || *word == SAID_OFF) {
+            return Some(told(&name, word.to_owned(), way_out));
         }
         let mut labels = allocation.spec.node_selector.iter();
         if let Some((key, value)) = labels.find(|(key, value)| node.labels().get(*key) != Some(*value)) {
@@ -84,9 +78,8 @@ impl Walk<'_> {
 
     /// What a person can do about some reasons: who has the claim that is on another node has to end before it can come here.
     fn how_to_free(&self, text: &str, allocation: &Allocation) -> Option<String> {
-        if text.contains(" cannot use the runtime ") {
-            let hint = "put there what is missing, or let it run elsewhere; the node looks once a minute";
-            return Some(hint.to_owned());
+        if let Some(hint) = how_to_run(text) {
+            return Some(hint);
         }
         let (claim, on) = text.split_once("claim ")?.1.split_once(" is on node ")?;
         let namespace = allocation.namespace().unwrap_or_default();
@@ -120,6 +113,23 @@ impl Walk<'_> {
     }
 }
 
+/// What a person can do about a node that cannot be used for a runtime.
+fn how_to_run(text: &str) -> Option<String> {
+    if let Some((_, runtime)) = text.split_once(" does not allow the runtime ") {
+        return Some(format!(
+            "start that node's daemon with `--runtime {runtime}` besides, or let it run elsewhere"
+        ));
+    }
+    let (_, what) = text.split_once(" cannot use the runtime ")?;
+    // Its daemon looks for it no more.
+    let for_good = ["is not PID 1", "runs no containers"].iter().any(|words| what.contains(words));
+    Some(if for_good {
+        "let it run elsewhere, or with another runtime".to_owned()
+    } else {
+        "put there what is missing, or let it run elsewhere; the node looks once a minute".to_owned()
+    })
+}
+
 /// In the place of a node where there is none at all.
 pub(super) fn no_node() -> Branch {
     let mut branch = Branch::new(Subject::global(Kind::Node, "(none)"), State::Missing, "no node has joined");
@@ -128,11 +138,16 @@ pub(super) fn no_node() -> Branch {
     branch
 }
 
-/// What placement says of one node: `no node fits: a: not ready; b: cordoned`.
-fn refusal_told(node: &Node, message: &str, allocation: &Allocation) -> Option<Branch> {
+/// What placement says of one of these nodes: `no node fits: a: not ready; b: cordoned`.
+fn refusal_told(node: &Node, nodes: &[&Node], message: &str, allocation: &Allocation) -> Option<Branch> {
     let name = node.name_any();
     let details = message.strip_prefix("no node fits: ").unwrap_or(message);
-    let why = details.split("; ").find_map(|part| part.strip_prefix(name.as_str())?.strip_prefix(": "))?;
+    let of = |part: &str, name: &str| part.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
+    let mut parts = details.split("; ").skip_while(|part| !of(part, &name));
+    let first = parts.next()?.strip_prefix(name.as_str())?.strip_prefix(": ")?;
+    // What it says may have such parts itself.
+    let more = parts.take_while(|part| !nodes.iter().any(|node| of(part, &node.name_any())));
+    let why = std::iter::once(first).chain(more).collect::<Vec<_>>().join("; ");
     let namespace = allocation.namespace().unwrap_or_default();
     let words = Subject::namespaced(Kind::Allocation, &namespace, &allocation.name_any()).words("");
     let hint = format!("`wharfline describe {words}` tells of every node");
