@@ -274,6 +274,13 @@ impl AllocationStatus {
         for_good && self.ended()
     }
 
+    /// Whether none of its tasks has run on its node, as far as anybody has said.
+    pub fn is_unbegun(&self) -> bool {
+        let waits =
+            matches!(self.phase, None | Some(AllocationPhase::WaitingVolumes | AllocationPhase::Starting));
+        waits && self.tasks.iter().all(|task| task.state == TaskState::Pending && task.restarts == 0)
+    }
+
     /// Whether its node said that nothing of it is left: no process, no publication.
     pub fn ended(&self) -> bool {
         let over = self.phase.is_some_and(AllocationPhase::terminal);

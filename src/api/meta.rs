@@ -82,7 +82,7 @@ pub struct Condition {
 /// The condition that every kind has.
 pub const READY: &str = "Ready";
 
-/// The condition of a Volume whose plugin and handle another Volume has, too: what is done to the one is done to both.
+/// The condition of a Volume, or a Snapshot, whose plugin and handle another one has, too: what is done to the one is done to both.
 pub const HANDLE_SHARED: &str = "HandleShared";
 
 /// Puts `new` in its place in the list, keeping the transition time while the truth stays the same.

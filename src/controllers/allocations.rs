@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{deleting, fence, fence_command, uid, with_condition};
+use super::facts::{deleting, fence_command, uid, with_condition};
 use super::holders::obstacle;
-use super::nodes::pulse;
+use super::nodes::{fence, pulse};
 use super::templates;
 use crate::api::allocation::{AllocationPhase, EVICTED, Obstacle, OnNodeLost};
 use crate::api::meta::{Condition, READY, Truth};
@@ -85,7 +85,7 @@ async fn unattached(context: &Context, object: &Allocation, status: &AllocationS
 
 /// Whether the node is surely off: fenced and silent, or its Node is gone.
 pub(crate) fn node_off(context: &Context, node: &str) -> bool {
-    fence(&context.world, node) == Fence::Stands && pulse(context, node).0 != HostNode::Alive
+    fence(context, node) == Fence::Stands && pulse(context, node).0 != HostNode::Alive
 }
 
 /// Whether an allocation serves a plugin.

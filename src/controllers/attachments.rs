@@ -1,15 +1,17 @@
 //! One attachment: its host and the size that its node shall bring it to are kept equal to the volume's, a fence is entered
 //! once it is sure, one without its volume is closed, its finalizer goes last.
 use std::sync::Arc;
+use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{boot_id, deleting, fence, uid};
-use super::nodes::pulse;
+use super::facts::{boot_id, deleting, uid};
+use super::nodes::{fence, pulse};
 use super::write::Failure;
 use crate::api::meta::Host;
 use crate::api::{NodeAgent, Volume, VolumeAttachment};
@@ -28,7 +30,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
             context.release(&*object).await?;
             return Ok(None);
         }
-        if !seen.released && seen.fence == Fence::None && fence(&context.world, node) == Fence::Stands {
+        if !seen.released && seen.fence == Fence::None && fence(&context, node) == Fence::Stands {
             let (state, left) = pulse(&context, node);
             // A node that renews its lease is not off, whatever its taints say.
             if state == HostNode::Alive {
@@ -37,6 +39,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
             if confirmed(&context, node).await? {
                 fields(&context, &object, json!({ "fenced": true })).await?;
                 return Ok(None);
+            }
+            // It was heard just now.
+            if let (HostNode::Alive, left) = pulse(&context, node) {
+                return Ok(left);
             }
         }
     }
@@ -108,5 +114,14 @@ async fn confirmed(context: &Context, node: &str) -> Result<bool, Failure> {
     let boot = boot_id(&context.world, node);
     let agent: Option<NodeAgent> = context.read(&NodeAgent::url_path(&(), None), node).await?;
     let told = agent.and_then(|a| a.status).map(|s| s.boot_id).unwrap_or_default();
-    Ok(told.is_empty() || told == boot)
+    if !(told.is_empty() || told == boot) {
+        return Ok(false);
+    }
+    // It may have been heard since its silence was asked for.
+    let path = Lease::url_path(&(), Some(&context.options.system_namespace));
+    if let Some(lease) = context.read::<Lease>(&path, node).await? {
+        let age = context.lease_age(node).map_or(Duration::ZERO, |(age, _)| age);
+        context.lease_asked(node, &lease, age);
+    }
+    Ok(fence(context, node) == Fence::Stands && pulse(context, node).0 != HostNode::Alive)
 }

@@ -121,8 +121,8 @@ pub(crate) struct Context {
     said: Mutex<HashMap<String, (Words, Instant)>>,
     started: Instant,
     pub(crate) absences: Absences,
-    /// Since when it is seen of which nodes that a fence stands.
-    fenced: Mutex<HashMap<String, (Instant, bool)>>,
+    /// Of which boots of nodes it is seen that they were said to be off, and since which version of the Node.
+    fenced: Mutex<HashMap<String, (String, u64)>>,
     pub(crate) leaving: Leaving,
     /// Tasks whose csiPlugin block changed, and that volumes need as they were.
     pub(crate) changing: Changing,
@@ -254,6 +254,8 @@ struct Renewal {
     version: String,
     /// The `resourceVersion` of the lease that was seen last with it.
     object: Option<String>,
+    /// The same as it was when the renewal was seen first: a lease can be touched without being renewed.
+    renewed: Option<u64>,
     seen: Instant,
     /// How old it was when the server itself was asked last, and had no newer one.
     asked_at: Option<Duration>,
@@ -299,15 +301,19 @@ impl Context {
         Time((self.options.now)())
     }
 
-    /// For how long it is seen that a fence stands for a node, and whether that was silent when it was seen first; nothing where none does.
-    pub(crate) fn fenced_for(&self, node: &str, stands: bool, silent: bool) -> (Duration, bool) {
+    /// The version of a Node in which the word that this boot of it is off was seen first; `said` is that boot and the version that is
+    /// seen now, where the word stands.
+    pub(crate) fn said_off_since(&self, node: &str, said: Option<(String, u64)>) -> Option<u64> {
         let mut all = self.fenced.lock().unwrap_or_else(PoisonError::into_inner);
-        if !stands {
+        let Some((boot, version)) = said else {
             all.remove(node);
-            return (Duration::ZERO, false);
+            return None;
+        };
+        let known = all.entry(node.to_owned()).or_insert_with(|| (boot.clone(), version));
+        if known.0 != boot {
+            *known = (boot, version);
         }
-        let (since, silent) = *all.entry(node.to_owned()).or_insert_with(|| (Instant::now(), silent));
-        (since.elapsed(), silent)
+        Some(known.1)
     }
 
     /// The controllers' own clock.
@@ -337,7 +343,8 @@ impl Context {
                 let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
                 let (seen, holder) = (Instant::now(), holder.unwrap_or_default());
                 let again = leases.contains_key(node);
-                let renewal = Renewal { version, object, seen, asked_at: None, holder, again };
+                let renewed = object.as_ref().and_then(|object| object.parse().ok());
+                let renewal = Renewal { version, object, renewed, seen, asked_at: None, holder, again };
                 leases.insert(node.to_owned(), renewal);
             }
         }
@@ -352,6 +359,12 @@ impl Context {
     pub(crate) fn lease_age(&self, node: &str) -> Option<(Duration, Option<Duration>)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         leases.get(node).map(|renewal| (renewal.seen.elapsed(), renewal.asked_at))
+    }
+
+    /// The version that a node's lease has by its last renewal; absent when it has none.
+    pub(crate) fn lease_version(&self, node: &str) -> Option<u64> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.get(node)?.renewed
     }
 
     /// Who renewed a node's lease last, and whether that was seen to happen; absent when it has none.

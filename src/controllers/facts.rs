@@ -54,7 +54,7 @@ pub(crate) fn boot_id(world: &World, node: &str) -> String {
 }
 
 /// Whether an operator's fence stands against the node's last boot, or its Node is gone.
-pub(crate) fn fence(world: &World, node: &str) -> Fence {
+pub(crate) fn said_off(world: &World, node: &str) -> Fence {
     let Some(object) = world.nodes.named(node) else { return Fence::Stands };
     let boot = boot_id(world, node);
     let taints = object.spec.iter().flat_map(|s| s.taints.iter().flatten());
@@ -62,7 +62,7 @@ pub(crate) fn fence(world: &World, node: &str) -> Fence {
     if !boot.is_empty() && off.into_iter().any(|id| *id == boot) { Fence::Stands } else { Fence::None }
 }
 
-/// The command that says of a node that it is off, in the words that [`fence`] reads.
+/// The command that says of a node that it is off, in the words that [`said_off`] reads.
 pub(crate) fn fence_command(world: &World, node: &str) -> String {
     node_agent::fence_command(node, &boot_id(world, node))
 }
@@ -121,7 +121,7 @@ fn place(world: &World, node: &Node) -> place::Node {
             Some(Closed::Deleted)
         } else if node_down(world, &name) {
             Some(Closed::Stopped)
-        } else if fence(world, &name) == Fence::Stands {
+        } else if said_off(world, &name) == Fence::Stands {
             Some(Closed::SaidOff)
         } else if draining(node) {
             Some(Closed::Drained)
@@ -133,6 +133,11 @@ fn place(world: &World, node: &Node) -> place::Node {
         load: 0,
         name,
     }
+}
+
+/// Why tasks of a runtime cannot be begun on a node.
+pub(crate) fn lacks(world: &World, node: &str, runtime: &str) -> Option<String> {
+    place::lacks(runtimes(world, node).as_deref(), runtime)
 }
 
 /// What a node says of runtimes, once it has said anything.
@@ -403,16 +408,16 @@ mod tests {
     #[test]
     fn a_fence_names_the_boot_that_is_off() {
         let (world, mut writers) = World::new();
-        assert_eq!(fence(&world, "a"), Fence::Stands, "its Node is gone");
+        assert_eq!(said_off(&world, "a"), Fence::Stands, "its Node is gone");
         for (taint, wanted) in [("", Fence::None), ("boot-0", Fence::None), ("boot-1", Fence::Stands)] {
             put(&world.nodes, &mut writers.nodes, node("a", "Unknown", taint));
-            assert_eq!(fence(&world, "a"), wanted, "{taint}");
+            assert_eq!(said_off(&world, "a"), wanted, "{taint}");
         }
         let expected = "wharfline taint node a --overwrite wharfline.dev/out-of-service=boot-1:NoExecute";
         assert_eq!(fence_command(&world, "a"), expected);
         let agent = json!({ "metadata": { "name": "a" }, "spec": {}, "status": { "bootId": "boot-2" } });
         put(&world.agents, &mut writers.agents, agent);
-        assert_eq!(fence(&world, "a"), Fence::None, "it booted again since");
+        assert_eq!(said_off(&world, "a"), Fence::None, "it booted again since");
         put(&world.nodes, &mut writers.nodes, json!({ "metadata": { "name": "b" } }));
         assert_eq!(fence_command(&world, "b"), "wharfline delete node b", "nobody knows its boot");
     }

@@ -13,7 +13,7 @@ use super::attachments::{fields, leaving};
 use super::claims::{self, Ends};
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, boot_id, can, deleting, fence, node_down, node_ready, uid};
+use super::facts::{Instances, boot_id, can, deleting, node_down, node_ready, said_off, uid};
 use super::ledger;
 use super::names::hex;
 use super::placement::is_reached;
@@ -393,7 +393,7 @@ fn gather(
             // One that is said to be off gets nothing, heard or not: what it had by then is all that this is said of.
             if !node.is_empty()
                 && !others
-                && fence(&context.world, &node) == Fence::None
+                && said_off(&context.world, &node) == Fence::None
                 && is_reached(&context.world, volume, &node)
                 && user(context, Some(&allocation), &name, &node) == User::Wants
             {
@@ -478,7 +478,7 @@ fn user(context: &Context, allocation: Option<&Allocation>, claim: &str, node: &
 /// attachment there.
 pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -> Option<Reason> {
     let world = &context.world;
-    if !allocation.spec.volumes.is_empty() && fence(world, node) == Fence::Stands {
+    if !allocation.spec.volumes.is_empty() && said_off(world, node) == Fence::Stands {
         return Some(Reason::SaidOff { node: node.to_owned() });
     }
     let mut claims = allocation.spec.volumes.iter().map(|v| &v.claim_name);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::cache::Name;
 use super::claims::selected;
 use super::context::Context;
-use super::facts::{Instances, deleting, fence, node_down, serves};
+use super::facts::{Instances, deleting, node_down, said_off, serves};
 use super::groups;
 use super::nodes::pulse;
 use super::plugins::leaving;
@@ -151,7 +151,9 @@ pub(crate) fn decide(context: &Context, of: &Hosted<'_>) -> (Decision, Option<Du
     }
     let candidates = match (of.calling, node, serving) {
         // While it makes the calls and is to go on with them, nobody else is asked for.
-        (Some(_), HostNode::Alive | HostNode::Silent, Serving::Well | Serving::Away) => Vec::new(),
+        (Some(_), HostNode::Alive | HostNode::Silent, Serving::Well | Serving::Unsteady | Serving::Away) => {
+            Vec::new()
+        }
         (None, _, _) | (Some(_), HostNode::Gone, _) | (Some(_), _, Serving::Leaving | Serving::Gone) => {
             candidates(context, &staying)
         }
@@ -233,9 +235,15 @@ fn standing(
 ) -> (Serving, Option<Duration>) {
     let (plugin, node) = (staying.plugin, host.node_name.as_str());
     let going = goes(context, node);
-    if staying.instances.serving(Service::Controller, node).is_some() {
+    if let Some(instance) = staying.instances.serving(Service::Controller, node) {
         context.absences.over(plugin, node);
-        return (if staying.on(node) && !going { Serving::Well } else { Serving::Leaving }, None);
+        let unsteady = instance.status.as_ref().is_some_and(|status| status.unsteady().is_some());
+        let serving = match (staying.on(node) && !going, unsteady) {
+            (true, false) => Serving::Well,
+            (true, true) => Serving::Unsteady,
+            (false, _) => Serving::Leaving,
+        };
+        return (serving, None);
     }
     if state != HostNode::Alive {
         // With its daemon the instance comes back, and its absence begins anew.
@@ -257,9 +265,9 @@ fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
     let stay = staying.nodes();
     let serving = staying.instances.nodes(Service::Controller);
     // One that is said to be off begins nothing: once it is silent its calls are not waited for.
-    let said_off = |node: &str| fence(world, node) == Fence::Stands;
-    let living = serving
-        .filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node) && !said_off(node));
+    let off = |node: &str| said_off(world, node) == Fence::Stands;
+    let living =
+        serving.filter(|node| pulse(context, node).0 != HostNode::Gone && !goes(context, node) && !off(node));
     living
         .map(|node| Candidate {
             node: node.to_owned(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::allocations::serves;
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{boot_id, deleting, fence, fence_command, node_down, said_stopped, uid};
+use super::facts::{boot_id, deleting, fence_command, node_down, said_off, said_stopped, uid};
 use super::plugins::hosted_alone;
 use super::wake::users_of_node;
 use super::write::Failure;
@@ -24,7 +24,7 @@ use crate::api::snapshot::SnapshotOf;
 use crate::api::{Allocation, AllocationStatus, NodeAgent, Snapshot, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{HostNode, Pulse, host_node, must_ask};
-use crate::plan::nodes::{self as plan, Deletion, Disproof, Leaving, NO_LEASE, SILENT_SINCE_DELETED};
+use crate::plan::nodes::{self as plan, Deletion, Leaving, NO_LEASE, SILENT_SINCE_DELETED};
 use crate::plan::release::Fence;
 
 /// When to look again at a Node whose daemon said something that has not reached us.
@@ -35,13 +35,12 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
     let name = node.name_any();
     ask_if_silent(&context, &name).await?;
     let (state, left) = pulse(&context, &name);
-    let stands = fence(&context.world, &name) == Fence::Stands;
-    let said = context.fenced_for(&name, stands, state != HostNode::Alive);
+    let disproved = is_disproved(&context, &name);
     if goes(&context, &node, state) {
         if !released(&context, &node, state).await? {
             return Ok(Some(AGAIN));
         }
-        context.fenced_for(&name, false, false);
+        context.said_off_since(&name, None);
         return Ok(None);
     }
     let patch = status(&context, &node, state);
@@ -51,10 +50,29 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
         context.merge(&*node, json!({ "metadata": metadata, "status": patch })).await?;
         return Ok(left);
     }
-    let fence = (stands, told_by_holder(&context, &name));
-    let disproof = plan::disproof(fence, state, said, context.options.lease_duration);
-    let doubt = disproved(&context, &node, disproof).await?;
-    Ok([left, doubt].into_iter().flatten().min())
+    if disproved {
+        take_back(&context, &node).await?;
+    }
+    Ok(left)
+}
+
+/// Whether an operator's fence stands: the present boot of a node was said to be off, and nothing was heard of it since. A Node that is
+/// gone was said to be.
+pub(crate) fn fence(context: &Context, node: &str) -> Fence {
+    if said_off(&context.world, node) == Fence::Stands && !is_disproved(context, node) {
+        Fence::Stands
+    } else {
+        Fence::None
+    }
+}
+
+/// Whether a node's lease was renewed after it had been said that its present boot is off.
+fn is_disproved(context: &Context, node: &str) -> bool {
+    let said = context.world.nodes.named(node).filter(|_| said_off(&context.world, node) == Fence::Stands);
+    let version = |node: &Node| node.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0);
+    let said = said.map(|object| (boot_id(&context.world, node), version(&object)));
+    let since = context.said_off_since(node, said);
+    plan::disproved(since, context.lease_version(node), told_by_holder(context, node))
 }
 
 /// Whether a Node that is deleted may go.
@@ -66,7 +84,7 @@ fn goes(context: &Context, node: &Node, state: HostNode) -> bool {
             deletion,
             state,
             unused: unused(context, &name),
-            fenced: fence(&context.world, &name) == Fence::Stands,
+            fenced: fence(context, &name) == Fence::Stands,
             stopped: said_stopped(&context.world, &name),
             booted: !boot_id(&context.world, &name).is_empty(),
         })
@@ -109,27 +127,22 @@ fn deletion(node: &Node) -> Deletion {
     plan::deletion(deleting(node), ready(node))
 }
 
-/// Takes the word back that the present boot of a node is off, once its lease was renewed since. When to look again.
-async fn disproved(context: &Context, node: &Node, disproof: Disproof) -> Result<Option<Duration>, Failure> {
+/// Takes the word back that the present boot of a node is off: its lease was renewed since.
+async fn take_back(context: &Context, node: &Node) -> Result<(), Failure> {
     let name = node.name_any();
-    match disproof {
-        Disproof::None => return Ok(None),
-        Disproof::In(left) => return Ok(Some(left)),
-        Disproof::Now => {}
-    }
     let boot = boot_id(&context.world, &name);
     let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     taints.retain(|taint| taint.key != OUT_OF_SERVICE || taint.value.as_ref() != Some(&boot));
     let metadata = json!({ "resourceVersion": node.metadata.resource_version });
     context.merge(node, json!({ "metadata": metadata, "spec": { "taints": taints } })).await?;
     let sentence = format!(
-        "its daemon renews its lease under boot {boot}, which was said to be off: the taint is taken away at {}. What was given to \
-         other nodes stays there",
+        "its daemon has renewed its lease under boot {boot} after that was said to be off: the taint is taken away at {}. What was \
+         given to other nodes stays there",
         context.now().0
     );
     let about = ObjectRef { namespace: String::new(), name, uid: uid(node) };
     context.tell::<Node>(&about, "NotOff", &sentence).await;
-    Ok(None)
+    Ok(())
 }
 
 /// Asks the server itself before a node is called silent, and before it is called gone: a watch that has gone deaf shows
@@ -178,7 +191,7 @@ fn facts(context: &Context, node: &str) -> Pulse {
         asked_at,
         lease: context.options.lease_duration,
         longest_call: context.options.longest_call,
-        fenced: fence(&context.world, node) == Fence::Stands,
+        fenced: fence(context, node) == Fence::Stands,
         deleted: context.world.nodes.named(node).is_none(),
     }
 }

@@ -12,12 +12,12 @@ use super::claims::{
 };
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, draining, uid, with_condition};
+use super::facts::{Instances, deleting, draining, lacks, uid, with_condition};
 use super::holders::held;
 use super::plugins::room;
 use super::world::World;
 use super::{sources, templates};
-use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost};
+use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost, Task};
 use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
@@ -158,6 +158,9 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
             && refused(context, object, status)
             && fits_elsewhere(context, object, node),
         deprived: deprived(context, object, status),
+        unfit: object.spec.node_name.is_empty()
+            && unfit(context, object, status)
+            && fits_elsewhere(context, object, node),
         evicted: status.evicted,
         ended: evicted(status),
     }
@@ -172,6 +175,14 @@ fn deprived(context: &Context, object: &Allocation, status: &AllocationStatus) -
         place::deprives(awaited(&context.world, object, (&name, &status.node_name)))
     };
     waits && object.spec.volumes.iter().any(lacks)
+}
+
+/// Whether its node lacks a runtime of its tasks, none of which has ever run there.
+fn unfit(context: &Context, object: &Allocation, status: &AllocationStatus) -> bool {
+    let lacks = |task: &Task| {
+        task.runtime.word().is_some_and(|word| lacks(&context.world, &status.node_name, word).is_some())
+    };
+    status.is_unbegun() && !object.spec.stop && object.spec.tasks.iter().any(lacks)
 }
 
 fn awaited(world: &World, object: &Allocation, (name, node): (&Name, &str)) -> Awaited {

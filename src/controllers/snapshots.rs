@@ -13,9 +13,9 @@ use super::facts::{Instances, deleting, uid, with_condition};
 use super::groups;
 use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
-use super::world::{World, handle_word, snapshot_handle};
+use super::world::{World, snapshot_words};
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, Rung, Truth};
+use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
@@ -55,7 +55,10 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     };
     let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
     let again = [again, doubt.then_some(PATIENCE), asked_on].into_iter().flatten().min();
-    let condition = plan::standing(&facts(&object, &new, (waits.as_ref(), asked_on)));
+    // One that was there before is not taken up.
+    let first = before(&context.world, &object).filter(|_| object.is_cut());
+    let all = Facts { before: first.as_deref(), ..facts(&object, &new, (waits.as_ref(), asked_on)) };
+    let condition = plan::standing(&all);
     if [RELEASING, SOURCE_NOT_READY, TAKING].contains(&condition.reason.as_str())
         && !told
         && let Some(left) = context.soon(&*object)
@@ -63,7 +66,11 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
         return Ok(Some(again.map_or(left, |again| again.min(left))));
     }
     let condition = condition.of_generation(object.metadata.generation);
-    let conditions = with_condition(&context, &status.conditions, condition);
+    let mut conditions = with_condition(&context, &status.conditions, condition);
+    match shared(&context.world, &object) {
+        Some(other) => conditions = with_condition(&context, &conditions, plan::shared(&other)),
+        None => conditions.retain(|condition| condition.kind != HANDLE_SHARED),
+    }
     if told {
         // Who was neither asked to let go nor has done so is judged by its silence.
         let replaced = status.calling_host().filter(|_| new.controller != status.controller).cloned();
@@ -133,6 +140,7 @@ fn facts<'a>(
         known: asked_on.is_none(),
         ready: status.ready,
         copy: status.copies.first().map(String::as_str),
+        before: None,
         waits,
         taking: status.taking.as_ref().filter(|told| told.status != Truth::True),
     }
@@ -256,22 +264,46 @@ fn there(world: &World, object: &Snapshot) -> Result<SnapshotOf, Reason> {
     })
 }
 
-/// Another Snapshot of the plugin's with this handle, if that one comes first.
-fn before(world: &World, object: &Snapshot) -> Option<String> {
+/// Another Snapshot that is the same to the plugin, if that one comes first.
+pub(super) fn before(world: &World, object: &Snapshot) -> Option<String> {
     let place = |snapshot: &Snapshot| {
-        let taken_up = snapshot.status.as_ref().is_some_and(|status| status.of.is_some());
+        let status = snapshot.status.as_ref();
+        let taken_up = status.is_some_and(|status| status.of.is_some());
+        // Who may be used stays so, however late another one comes by its handle.
+        let used = status.is_some_and(|status| is_true(&status.conditions, READY));
         let born = snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (plan::rank(snapshot.is_cut(), taken_up), born, uid(snapshot))
+        (plan::rank(snapshot.is_cut(), taken_up), !used, born, uid(snapshot))
     };
-    let (plugin, handle) = snapshot_handle(object)?;
-    let mut twins = world.snapshots.by(&handle_word(plugin, handle));
-    twins.retain(|twin| {
-        let apart = world.are_apart(plugin, twin.home(), object.home());
-        uid(&**twin) != uid(object) && !apart && place(twin) < place(object)
-    });
-    let first = twins.into_iter().min_by_key(|twin| place(twin))?;
-    let (namespace, name) = name_of(&*first);
-    Some(format!("snapshot {namespace}/{name}"))
+    let mut twins = twins(world, object);
+    twins.retain(|twin| place(twin) < place(object));
+    twins.into_iter().min_by_key(|twin| place(twin)).map(|first| in_words(&first))
+}
+
+/// The Snapshots that are the same to the plugin as this one, or of which one picture is, itself left out.
+fn twins(world: &World, object: &Snapshot) -> Vec<Arc<Snapshot>> {
+    let plugin = plugin_of(object).unwrap_or_default();
+    let mut all: Vec<_> = snapshot_words(object).iter().flat_map(|word| world.snapshots.by(word)).collect();
+    all.retain(|twin| uid(&**twin) != uid(object) && !world.are_apart(plugin, twin.home(), object.home()));
+    all
+}
+
+/// Another Snapshot that is the same to the plugin, was taken up and would lose its data with this one.
+fn shared(world: &World, object: &Snapshot) -> Option<String> {
+    let loses = |twin: &&Arc<Snapshot>| {
+        let wanted = Wanted::of(deleting(&***twin), twin.is_cut(), twin.spec.deletion_policy);
+        twin.status.as_ref().is_some_and(|status| status.of.is_some()) && wanted != Wanted::Deleted
+    };
+    twins(world, object).iter().find(loses).map(|twin| in_words(twin))
+}
+
+fn plugin_of(object: &Snapshot) -> Option<&str> {
+    let of = object.status.as_ref().and_then(|status| status.of.as_ref());
+    if object.is_cut() { of.map(|of| of.plugin.as_str()) } else { Some(&object.spec.source.plugin) }
+}
+
+fn in_words(snapshot: &Snapshot) -> String {
+    let (namespace, name) = name_of(snapshot);
+    format!("snapshot {namespace}/{name}")
 }
 
 /// The class whose parameters count for a snapshot that names none: that which the claim names, or, of a volume that was made

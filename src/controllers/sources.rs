@@ -103,6 +103,9 @@ fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look 
     let Some(pictured) = status.of.filter(|_| status.ready) else {
         return not_there(SourceState::NotReady("it is not ready".to_owned()));
     };
+    if let Some(other) = snapshots::before(world, &of) {
+        return not_there(SourceState::NotReady(format!("its plugin gave it the handle of {other}")));
+    }
     let picture = match member(&of, &pictured, claim) {
         Ok(Some(member)) => member,
         Ok(None) => Picture { handle: status.handle, size: status.size, volume_mode: pictured.volume_mode },

@@ -8,10 +8,10 @@ use kube::ResourceExt;
 
 use super::cache::{Name, name_of};
 use super::context::Context;
-use super::facts::{deleting, node_ready};
+use super::facts::{deleting, node_ready, said_off};
 use super::garbage::holds_for_dependents;
 use super::plugins::known_to_driver;
-use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_handles};
+use super::world::{Cached, ConfigMapMeta, SecretMeta, handle_word, namespace_or_default, snapshot_words};
 use crate::api::meta::Condition;
 use crate::api::meta::{ObjectRef, READY, Rung, is_true};
 use crate::api::schedule::SCHEDULE;
@@ -21,6 +21,7 @@ use crate::api::{
     VolumeAttributesClass, VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
+use crate::plan::release::Fence;
 
 /// A kind whose changes wake controllers.
 pub(crate) trait Wakes: Cached {
@@ -115,6 +116,8 @@ pub(crate) fn users_of_node(context: &Context, node: &str) {
     let (world, queues) = (&context.world, &context.queues);
     queues.plugins.add_all(world.plugins.all().iter().map(|p| name_of(&**p)));
     queues.placement.add_all(world.allocations.names("unplaced"));
+    // What cannot begin where it is may fit there.
+    queues.placement.add_all(world.allocations.names("unbegun"));
     queues.claims.add_all(world.claims.names("unbound"));
     queues.volumes.add_all(world.volumes.names(&format!("host:{node}")));
     queues.snapshots.add_all(world.snapshots.names(&format!("host:{node}")));
@@ -351,8 +354,8 @@ impl Wakes for Snapshot {
             }
             let schedule = snapshot.labels().get(SCHEDULE);
             queues.schedules.add_all(schedule.map(|schedule| (name.0.clone(), schedule.clone())));
-            for (plugin, handle) in snapshot_handles(snapshot) {
-                queues.snapshots.add_all(world.snapshots.names(&handle_word(plugin, handle)));
+            for word in snapshot_words(snapshot) {
+                queues.snapshots.add_all(world.snapshots.names(&word));
             }
             let status = snapshot.status.as_ref();
             let Some(of) = status.and_then(|status| status.of.as_ref()) else { continue };
@@ -554,9 +557,10 @@ impl Wakes for Lease {
             Some(lease) => context.lease_seen(&name.1, lease),
             None => context.lease_gone(&name.1),
         }
-        // A renewal of a node that is ready changes nothing: its timer looks at the lease when it fires.
+        // A renewal of a node that is ready changes nothing: its timer looks at the lease when it fires. But it may disprove that
+        // the node is off.
         let ready = context.world.nodes.named(&name.1).is_some_and(|n| node_ready(&n));
-        if !ready || new.is_none() {
+        if !ready || new.is_none() || said_off(&context.world, &name.1) == Fence::Stands {
             context.queues.nodes.add(cluster(&name.1));
         }
     }

@@ -18,8 +18,8 @@ use crate::api::plugin::ControllerScope;
 use crate::api::schedule::SCHEDULE;
 use crate::api::volume::{Content, EXPANDED};
 use crate::api::{
-    Allocation, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment,
-    VolumeAttributesClass, VolumeClaim, VolumeClass,
+    Allocation, AllocationStatus, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume,
+    VolumeAttachment, VolumeAttributesClass, VolumeClaim, VolumeClass,
 };
 use crate::plan::marks::{PLUGIN_NAME, STOPPED};
 
@@ -139,6 +139,15 @@ pub(crate) fn snapshot_handles(snapshot: &Snapshot) -> impl Iterator<Item = (&st
     alone.into_iter().chain(members.iter().map(move |member| (plugin, member.handle.as_str())))
 }
 
+/// The words of all that it is to its plugin: what one of them is done to is done to both of two that share it.
+pub(crate) fn snapshot_words(snapshot: &Snapshot) -> Vec<String> {
+    let mut words: Vec<_> =
+        snapshot_handles(snapshot).map(|(plugin, handle)| handle_word(plugin, handle)).collect();
+    let group = snapshot_handle(snapshot).filter(|_| snapshot.is_group());
+    words.extend(group.map(|(plugin, id)| format!("group:{plugin}/{id}")));
+    words
+}
+
 /// The word for what is one volume, or one snapshot, to a plugin.
 pub(crate) fn handle_word(plugin: &str, handle: &str) -> String {
     format!("handle:{plugin}/{handle}")
@@ -191,7 +200,7 @@ impl Kind for Snapshot {
         words.extend(
             status.and_then(|s| s.controller.as_ref()).map(|host| format!("host:{}", host.node_name)),
         );
-        words.extend(snapshot_handles(self).map(|(plugin, handle)| handle_word(plugin, handle)));
+        words.extend(snapshot_words(self));
         words.extend(self.labels().get(SCHEDULE).map(|schedule| format!("schedule:{namespace}/{schedule}")));
         words
     }
@@ -220,6 +229,9 @@ impl Kind for Allocation {
                 words.push(format!("node:{node}"));
                 let phase = self.status.as_ref().and_then(|s| s.phase);
                 words.extend((phase == Some(AllocationPhase::WaitingVolumes)).then(|| "waiting".to_owned()));
+                let unbegun = self.spec.node_name.is_empty()
+                    && self.status.as_ref().is_some_and(AllocationStatus::is_unbegun);
+                words.extend(unbegun.then(|| "unbegun".to_owned()));
             }
             None => words.push("unplaced".to_owned()),
         }

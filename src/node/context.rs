@@ -648,6 +648,13 @@ impl Node {
         read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
     }
 
+    /// An attachment as the server itself has it.
+    pub async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, kube::Error> {
+        let api: Api<VolumeAttachment> = Api::all(self.client.0.clone());
+        let read = tokio::time::timeout(API_DEADLINE, api.get_opt(name)).await;
+        read.unwrap_or_else(|_| Err(kube::Error::Service("no answer in time".into())))
+    }
+
     /// A claim as the server itself has it.
     pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<VolumeClaim>, kube::Error> {
         let api: Api<VolumeClaim> = Api::namespaced(self.client.0.clone(), namespace);

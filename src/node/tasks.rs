@@ -309,9 +309,15 @@ impl Node {
                 // What this process is told, this daemon knows of.
                 self.tasks.unguard(allocation, task);
                 self.watch_task(allocation, task, handle);
+                if runtime.lack().is_some() {
+                    // It is there again, and others may come for it.
+                    self.queue.wake(Key::Agent);
+                }
                 Ok(())
             }
             Err(error) => {
+                // What its machine lacks may be why, and others need not come for it.
+                self.queue.wake(Key::Agent);
                 // It may run or not: the runtime's records say which.
                 self.adopt_task(allocation, task).await;
                 Err(error)

@@ -88,7 +88,7 @@ fn key_of<K: Resource>(object: &K, part: &Part) -> String {
 }
 
 /// Our server's versions are the store's revisions, so that the later of two is known.
-pub(super) fn version<K: Resource>(object: &K) -> u64 {
+fn version<K: Resource>(object: &K) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 

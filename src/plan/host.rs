@@ -77,6 +77,8 @@ pub fn must_ask(pulse: Pulse) -> bool {
 pub enum Serving {
     /// It is healthy and stays.
     Well,
+    /// The same for now, but none of its last runs went well.
+    Unsteady,
     /// It is not healthy, and may soon be again.
     Away,
     /// It shall stop, and waits for us.
@@ -157,7 +159,7 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
     let others = facts.candidates.iter().any(|c| c.stays && c.node != current.node_name);
     // Of an instance that is gone nothing more is to be expected here; with the Node, its host goes for good.
     let wanted = match facts.serving {
-        Serving::Well | Serving::Away => false,
+        Serving::Well | Serving::Unsteady | Serving::Away => false,
         Serving::Leaving => others,
         Serving::Gone => others || facts.node_goes,
     };
@@ -166,6 +168,7 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
     // Nobody else knows the volumes of a node that it is pinned to.
     let pinned = facts.only == Some(current.node_name.as_str());
     let asked = facts.asked == Some(current.epoch);
+    // Whom the volume's own call ends again and again would be asked back each time that it is there for that call.
     if asked && hears && facts.serving == Serving::Well {
         Decision::TakeBack
     } else if wanted && hears && !pinned && !asked {
@@ -346,7 +349,8 @@ mod tests {
     fn states<'a>(host: &'a Host, list: &'a [Candidate], only: Option<&'a str>) -> Vec<Facts<'a>> {
         let mut all = Vec::new();
         for node in [HostNode::Alive, HostNode::Silent, HostNode::Gone] {
-            for serving in [Serving::Well, Serving::Away, Serving::Leaving, Serving::Gone] {
+            for serving in [Serving::Well, Serving::Unsteady, Serving::Away, Serving::Leaving, Serving::Gone]
+            {
                 for asked in [None, Some(3), Some(4)] {
                     for (released, node_goes) in [(0, false), (3, true), (4, false), (4, true), (0, true)] {
                         all.push(Facts {
@@ -390,7 +394,7 @@ mod tests {
             for facts in states(&host, &list, None) {
                 let over = facts.released == 4 || facts.current_node == HostNode::Gone;
                 let leaves = match facts.serving {
-                    Serving::Well | Serving::Away => false,
+                    Serving::Well | Serving::Unsteady | Serving::Away => false,
                     Serving::Leaving => others,
                     Serving::Gone => others || facts.node_goes,
                 };

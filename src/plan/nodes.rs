@@ -2,8 +2,6 @@
 //!
 //! That a Node is gone frees what it had. So a deletion is the word that the machine is off only where nobody heard it any
 //! more when that was said; of one that was heard it asks for its taking out, and a silence that comes later frees nothing.
-use std::time::Duration;
-
 use super::host::HostNode;
 
 /// The reason of the `Ready` condition of a Node that fell silent after it had been deleted.
@@ -69,39 +67,13 @@ pub fn unheard(ready: Option<(&str, &str)>, renewed: bool) -> bool {
     matches!(ready, Some(("Unknown", reason)) if reason != NO_LEASE) && !renewed
 }
 
-/// Whether the word that the present boot of a node is off is disproved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disproof {
-    /// It is not.
-    None,
-    /// It may be, after this much longer.
-    In(Duration),
-    /// It is: the taint has to go.
-    Now,
-}
-
-/// Whether a fence that has stood for `since` is disproved by a node that is heard. `silent` says that it was not when the fence was
-/// seen first, and `lease` is how long its lease lasts. `told` says that whoever renews the lease is who told that boot: a machine that
-/// begins anew renews before it says so.
+/// Whether the word that the present boot of a node is off is disproved: its lease was renewed after that. Both are versions of the
+/// store, `said` that of the Node when the word was first seen on it. `told` says that whoever renews the lease is who told that boot: a
+/// machine that begins anew renews before it says so.
 ///
-/// Kept, it would let the next silence of the daemon alone pass for the end of the machine.
-pub fn disproof(
-    (fenced, told): (bool, bool),
-    state: HostNode,
-    (since, silent): (Duration, bool),
-    lease: Duration,
-) -> Disproof {
-    if !fenced || !told || state != HostNode::Alive {
-        return Disproof::None;
-    }
-    if silent {
-        return Disproof::Now;
-    }
-    // Whoever is heard within a lease's time now has renewed it after that word, though what is heard may be as late as that.
-    match (2 * lease).checked_sub(since).filter(|left| !left.is_zero()) {
-        Some(left) => Disproof::In(left),
-        None => Disproof::Now,
-    }
+/// Believed, the next silence of the daemon alone would pass for the end of the machine.
+pub fn disproved(said: Option<u64>, renewed: Option<u64>, told: bool) -> bool {
+    told && said.zip(renewed).is_some_and(|(said, renewed)| renewed > said)
 }
 
 #[cfg(test)]
@@ -170,27 +142,16 @@ mod tests {
 
     #[test]
     fn a_fence_is_disproved_by_a_renewal_that_came_after_it() {
-        let seconds = Duration::from_secs;
-        let (no, stands, begins) = ((false, true), (true, true), (true, false));
-        for (fence, state, since, silent, wanted) in [
-            (no, Alive, 100, false, Disproof::None),
-            (stands, Silent, 100, false, Disproof::None),
-            (stands, Gone, 100, true, Disproof::None),
-            (stands, Alive, 0, false, Disproof::In(seconds(20))),
-            (stands, Alive, 19, false, Disproof::In(seconds(1))),
-            (stands, Alive, 20, false, Disproof::Now),
-            (stands, Alive, 21, false, Disproof::Now),
-            // It was silent for a whole lease when that was said: what is heard now came after it.
-            (stands, Alive, 0, true, Disproof::Now),
+        for (said, renewed, told, wanted) in [
+            (None, Some(9), true, false),
+            (Some(5), None, true, false),
+            // It was on its way when that was said.
+            (Some(5), Some(4), true, false),
+            (Some(5), Some(6), true, true),
             // The boot that is heard is another one, and has not said so yet.
-            (begins, Alive, 0, true, Disproof::None),
-            (begins, Alive, 100, false, Disproof::None),
+            (Some(5), Some(6), false, false),
         ] {
-            assert_eq!(
-                disproof(fence, state, (seconds(since), silent), seconds(10)),
-                wanted,
-                "{fence:?} {state:?} {since}"
-            );
+            assert_eq!(disproved(said, renewed, told), wanted, "{said:?} {renewed:?} {told}");
         }
     }
 }

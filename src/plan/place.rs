@@ -38,21 +38,19 @@ pub struct Runtimes {
 /// The runtimes that a node has which has not said yet what it has: all but those have to be looked for.
 const USUAL: [&str; 2] = ["external", "process"];
 
-impl Node {
-    /// Why tasks of this runtime cannot be begun there.
-    fn lacks(&self, runtime: &str) -> Option<String> {
-        let Some(runtimes) = &self.runtimes else {
-            let usual = USUAL.contains(&runtime);
-            return (!usual).then(|| format!("has not said yet whether it has the runtime {runtime}"));
-        };
-        if runtimes.listed.contains(runtime) {
-            return None;
-        }
-        Some(match runtimes.missing.get(runtime) {
-            Some(why) => format!("cannot use the runtime {runtime}: {why}"),
-            None => format!("does not allow the runtime {runtime}"),
-        })
+/// Why tasks of this runtime cannot be begun on a node that says this of runtimes, if it has said anything yet.
+pub fn lacks(runtimes: Option<&Runtimes>, runtime: &str) -> Option<String> {
+    let Some(runtimes) = runtimes else {
+        let usual = USUAL.contains(&runtime);
+        return (!usual).then(|| format!("has not said yet whether it has the runtime {runtime}"));
+    };
+    if runtimes.listed.contains(runtime) {
+        return None;
     }
+    Some(match runtimes.missing.get(runtime) {
+        Some(why) => format!("cannot use the runtime {runtime}: {why}"),
+        None => format!("does not allow the runtime {runtime}"),
+    })
 }
 
 /// Why a node takes no new allocation; plugins' own go there all the same.
@@ -155,6 +153,8 @@ pub struct Placed {
     pub refused: bool,
     /// Nothing of it has begun, and one of its claims [`deprives`] it of its place.
     pub deprived: bool,
+    /// Nothing of it has begun, its node [`lacks`] a runtime of its tasks and another one would take it; nobody pinned it.
+    pub unfit: bool,
     /// It was told to leave.
     pub evicted: bool,
     /// Its node said, after it was told to leave, that nothing of it is left.
@@ -202,7 +202,8 @@ pub fn placed(seen: Placed) -> Place {
         Placed { lost: true, .. } | Placed { evicted: true, ended: true, .. } => Place::Anew,
         Placed { evicted: false, draining: true, .. }
         | Placed { evicted: false, refused: true, .. }
-        | Placed { evicted: false, deprived: true, .. } => Place::Evict,
+        | Placed { evicted: false, deprived: true, .. }
+        | Placed { evicted: false, unfit: true, .. } => Place::Evict,
         Placed { .. } => Place::Keep,
     }
 }
@@ -263,9 +264,9 @@ fn refusal(wish: &Wish, node: &Node, claims: &[Claim]) -> Option<String> {
     if let Some((key, value)) = wish.labels.iter().find(|(k, v)| node.labels.get(*k) != Some(*v)) {
         return Some(format!("has no label {key}={value}"));
     }
-    // Where a person wants it, or a plugin is to be everywhere, the node says by itself what is missing.
-    let chosen = wish.pin.is_some() || wish.plugin;
-    if let Some(why) = wish.runtimes.iter().filter(|_| !chosen).find_map(|word| node.lacks(word)) {
+    // Where a person wants it, or a plugin is to be, the node says by itself what is missing.
+    let mut runtimes = wish.runtimes.iter().filter(|_| wish.pin.is_none());
+    if let Some(why) = runtimes.find_map(|word| lacks(node.runtimes.as_deref(), word)) {
         return Some(why);
     }
     claims.iter().find_map(|claim| claim_refusal(node, claim))
@@ -475,9 +476,9 @@ mod tests {
                      c: has not said yet whether it has the runtime containerd",
                 ),
             ),
-            // Those are told by the node.
+            // That is told by the node.
             (Wish { pin: Some("a".into()), ..asks(&["oci"]) }, Ok("a".to_owned())),
-            (Wish { plugin: true, ..asks(&["oci"]) }, Ok("a".to_owned())),
+            (Wish { plugin: true, ..asks(&["oci"]) }, Ok("b".to_owned())),
         ] {
             assert_eq!(choose(&wish, &nodes, &[]), wanted, "{wish:?}");
         }
@@ -538,7 +539,7 @@ mod tests {
 
     #[test]
     fn who_has_to_leave_is_placed_anew_only_once_nothing_of_it_is_left() {
-        for bits in 0..128_u8 {
+        for bits in 0..=u8::MAX {
             let bit = |n: u8| bits >> n & 1 == 1;
             let seen = Placed {
                 plugin: bit(0),
@@ -548,8 +549,9 @@ mod tests {
                 ended: bit(4),
                 refused: bit(5),
                 deprived: bit(6),
+                unfit: bit(7),
             };
-            let leaves = seen.draining || seen.refused || seen.deprived;
+            let leaves = seen.draining || seen.refused || seen.deprived || seen.unfit;
             match placed(seen) {
                 Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
                 Place::Evict => assert!(leaves && !seen.evicted, "{seen:?}"),

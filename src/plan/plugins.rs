@@ -17,6 +17,8 @@ pub struct Node {
     pub ready: bool,
     /// Its labels.
     pub labels: Map,
+    /// It lacks the runtime of the instance, which has not begun there.
+    pub lacks: bool,
 }
 
 /// The nodes that shall have an instance. `present` are those that have one, and whether that one stays; so many replicas
@@ -29,10 +31,11 @@ pub fn wanted_nodes(
     let named = |node: &Node| node.name.clone();
     if let Some(replicas) = placement.replicas {
         let mut order: Vec<_> = nodes.iter().collect();
-        // A lost node's replica goes elsewhere only while there is an elsewhere, and is not wanted back from there.
+        // A lost node's replica goes elsewhere only while there is an elsewhere, and is not wanted back from there; and so does
+        // one that cannot begin.
         order.sort_by_key(|n| {
             let there = present.get(&n.name);
-            (!n.ready, there != Some(&true), there.is_none(), n.name.clone())
+            (!n.ready, n.lacks, there != Some(&true), there.is_none(), n.name.clone())
         });
         let usable = order.into_iter().filter(|n| n.ready || present.contains_key(&n.name));
         return usable.take(replicas as usize).map(named).collect();
@@ -250,6 +253,7 @@ mod tests {
                 name: (*n).into(),
                 ready: *n != "b",
                 labels: Map::from([("on".into(), (*n).into())]),
+                lacks: false,
             })
             .collect()
     }
@@ -290,6 +294,25 @@ mod tests {
         assert_eq!(of(1, &[("a", false), ("c", true)]), set(&["c"]), "a is back, and c has it");
         assert_eq!(of(1, &[("c", false)]), set(&["c"]), "it is made again where it was");
         assert_eq!(of(2, &[("b", false), ("c", true)]), set(&["a", "c"]));
+    }
+
+    #[test]
+    fn replicas_begin_where_their_runtime_is() {
+        let of = |n, lacking: &[&str], present: &[&str]| {
+            let placement = Placement { replicas: Some(n), ..Placement::default() };
+            let present = present.iter().map(|node| ((*node).to_owned(), true)).collect();
+            let mut nodes = nodes();
+            for node in &mut nodes {
+                node.lacks = lacking.contains(&node.name.as_str());
+            }
+            wanted_nodes(&placement, &nodes, &present)
+        };
+        assert_eq!(of(1, &["a"], &[]), set(&["c"]));
+        assert_eq!(of(1, &["a"], &["a"]), set(&["c"]), "it has not begun, and leaves");
+        assert_eq!(of(1, &["a", "c"], &[]), set(&["a"]), "it says there what is missing");
+        assert_eq!(of(1, &["a", "b", "c"], &["c"]), set(&["c"]));
+        assert_eq!(of(2, &["a"], &[]), set(&["a", "c"]));
+        assert_eq!(of(1, &["a"], &["b"]), set(&["c"]), "b is lost");
     }
 
     /// Obligation CO-PLUG-20.

@@ -213,6 +213,11 @@ pub enum Reason {
         /// The volume's plugin.
         plugin: String,
     },
+    /// Its plugin gave it the handle of another Snapshot.
+    SnapshotTwice {
+        /// The other one, as `snapshot NAMESPACE/NAME`.
+        other: String,
+    },
     /// Another Snapshot has the same plugin and handle.
     SnapshotShared {
         /// The other one, as `snapshot NAMESPACE/NAME`.
@@ -314,7 +319,7 @@ impl Reason {
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::AttributesMismatch { .. } => "AttributesMismatch",
-            Self::SnapshotShared { .. } => "HandleShared",
+            Self::SnapshotShared { .. } | Self::SnapshotTwice { .. } => "HandleShared",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
             Self::SaidOff { .. } => "SaidOff",
             Self::VolumeNotHere => "VolumeNotHere",
@@ -431,6 +436,11 @@ impl std::fmt::Display for Reason {
             Self::AttributesMismatch { class, of, plugin } => write!(
                 f,
                 "VolumeAttributesClass \"{class}\" is of plugin \"{of}\", and the volume of \"{plugin}\"; name one of \"{plugin}\""
+            ),
+            Self::SnapshotTwice { other } => write!(
+                f,
+                "its plugin gave it the handle of {other}, so that nobody knows what is in it, and it is not deleted at the backend: \
+                 with deletionPolicy: Retain it goes without that; `wharfline volume audit` names what the plugin has besides"
             ),
             Self::SnapshotShared { other } => {
                 write!(f, "{other} has the same plugin and handle: use that one, or delete it first")

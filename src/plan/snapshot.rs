@@ -7,7 +7,7 @@
 //! ```
 use super::volume::Farewell;
 use super::{Next, Reason};
-use crate::api::meta::{Condition, READY, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Condition, HANDLE_SHARED, READY, ReclaimPolicy, Rung, Truth};
 
 /// What shall become of the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Seen {
     pub used: bool,
     /// Whether it is of a group, which alone can be deleted.
     pub grouped: bool,
+    /// Whether another Snapshot has the same plugin and handle: deleting this one would delete that one's data.
+    pub shared: bool,
     /// Whether its volume is this node's to make calls for.
     pub at_source: bool,
     /// Whether the plugin lists snapshots.
@@ -78,6 +80,9 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Present, Some(Up)) if !seen.at_source && seen.lists => Next::Do(Step::Find),
         (Wanted::Present, _) => take(),
         (Wanted::Deleted, Some(Unknown | Up)) if !seen.handle_known => take(),
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.shared => {
+            Next::Wait(Reason::InUse { by: "another snapshot of the same handle".to_owned() })
+        }
         (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
             Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
         }
@@ -101,6 +106,8 @@ pub struct Facts<'a> {
     pub ready: bool,
     /// A volume that is being filled from it.
     pub copy: Option<&'a str>,
+    /// Another Snapshot of the same plugin and handle, which is used in this one's place.
+    pub before: Option<&'a str>,
     /// Why nothing is asked yet: no source, no host.
     pub waits: Option<&'a Reason>,
     /// The host's word on a failure or wait.
@@ -141,12 +148,26 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
             (None, None) => not_ready(super::claim::RELEASING, "is being deleted"),
         };
     }
+    if let Some(other) = facts.before {
+        let reason = Reason::SnapshotTwice { other: other.to_owned() };
+        return not_ready(reason.word(), &reason.to_string());
+    }
     match (facts.ready, facts.taking, facts.waits) {
         (true, _, _) => Condition::new(READY, Truth::True, "Ready", "claims can be filled from it"),
         (false, Some(told), _) => not_ready(&told.reason, &told.message),
         (false, None, Some(reason)) => not_ready(reason.word(), &reason.to_string()),
         (false, None, None) => not_ready(TAKING, "is being taken"),
     }
+}
+
+/// The condition `HandleShared`, while this other one has the plugin and the handle, too: the host deletes nothing under it.
+pub fn shared(other: &str) -> Condition {
+    Condition::new(
+        HANDLE_SHARED,
+        Truth::True,
+        HANDLE_SHARED,
+        format!("{other} has the same plugin and handle"),
+    )
 }
 
 /// It goes on by itself.
@@ -196,6 +217,7 @@ mod tests {
             ready,
             used: false,
             grouped: false,
+            shared: false,
             at_source: true,
             lists: false,
         }
@@ -204,7 +226,7 @@ mod tests {
     fn every() -> Vec<Seen> {
         let mut all = Vec::new();
         for exists in ALL {
-            for bits in 0..128_u8 {
+            for bits in 0..=u8::MAX {
                 all.push(Seen {
                     cut: bits & 1 != 0,
                     exists,
@@ -214,6 +236,7 @@ mod tests {
                     grouped: bits & 16 != 0,
                     at_source: bits & 32 != 0,
                     lists: bits & 64 != 0,
+                    shared: bits & 128 != 0,
                 });
             }
         }
@@ -261,7 +284,9 @@ mod tests {
                         assert!(matches!(seen.exists, None | Some(Rung::Down)), "{first:?}");
                     }
                     Next::Converged if wanted == Wanted::Present => assert!(seen.ready, "{first:?}"),
-                    Next::Wait(_) => assert!(seen.used || seen.grouped || !seen.at_source, "{first:?}"),
+                    Next::Wait(_) => {
+                        assert!(seen.used || seen.grouped || seen.shared || !seen.at_source, "{first:?}");
+                    }
                     Next::Converged | Next::Do(_) => {}
                 }
             }
@@ -274,7 +299,7 @@ mod tests {
         for seen in every() {
             assert_ne!(next(Wanted::Forgotten, seen), Next::Do(Step::Delete));
             assert_ne!(next(Wanted::Present, seen), Next::Do(Step::Delete));
-            if seen.used || seen.grouped {
+            if seen.used || seen.grouped || seen.shared {
                 assert_ne!(next(Wanted::Deleted, seen), Next::Do(Step::Delete), "{seen:?}");
             }
             if !seen.at_source || !seen.cut {
@@ -327,8 +352,9 @@ mod tests {
                     for (copy, known) in
                         [(None, false), (None, true), (Some("vol-1"), false), (Some("vol-1"), true)]
                     {
-                        let (ready, waits, taking) = (false, None, None);
-                        let facts = Facts { deleting, wanted, exists, known, ready, copy, waits, taking };
+                        let (ready, waits, taking, before) = (false, None, None, None);
+                        let facts =
+                            Facts { deleting, wanted, exists, known, ready, copy, before, waits, taking };
                         let absent = matches!(exists, None | Some(Rung::Down));
                         let doubtful = exists == Some(Rung::Unknown) && !known;
                         let kept = wanted == Wanted::Forgotten && copy.is_none() && !doubtful;
@@ -356,6 +382,7 @@ mod tests {
             known: false,
             ready: false,
             copy: None,
+            before: None,
             waits: Some(&why),
             taking: None,
         };
@@ -363,7 +390,13 @@ mod tests {
         let told = Facts { taking: Some(&full), ..facts.clone() };
         assert_eq!(standing(&told).reason, "Full");
         assert_eq!(standing(&Facts { ready: true, ..told.clone() }).status, Truth::True);
-        assert_eq!(standing(&Facts { deleting: true, ..told }).reason, "Full");
+        assert_eq!(standing(&Facts { deleting: true, ..told.clone() }).reason, "Full");
+        let second = Facts { ready: true, before: Some("snapshot d/first"), ..told };
+        assert_eq!(
+            (standing(&second).status, standing(&second).reason),
+            (Truth::False, "HandleShared".to_owned())
+        );
+        assert_eq!(standing(&Facts { deleting: true, ..second }).reason, "Full");
         for (source, word) in [
             (Source::Missing("c".into()), "NotFound"),
             (Source::Leaving("Volume", "v".into()), "BeingDeleted"),

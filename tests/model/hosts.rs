@@ -72,6 +72,7 @@ enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Standing {
     Well,
+    Unsteady,
     Away,
     Leaving,
     Gone,
@@ -107,13 +108,16 @@ impl Hosts {
         let host = host_of(sees);
         let candidates = NAMES.map(|node| Candidate { node: node.into(), load: 0, stays: true });
         // The one that does not serve is no candidate.
-        let serves = |c: &Candidate| c.node != host.node_name || standing == Standing::Well;
+        let serves = |c: &Candidate| {
+            c.node != host.node_name || matches!(standing, Standing::Well | Standing::Unsteady)
+        };
         let candidates: Vec<_> = candidates.into_iter().filter(serves).collect();
         host::decide(&Facts {
             current: Some(&host),
             current_node: HostNode::Alive,
             serving: match standing {
                 Standing::Well => Serving::Well,
+                Standing::Unsteady => Serving::Unsteady,
                 Standing::Away => Serving::Away,
                 Standing::Leaving => Serving::Leaving,
                 Standing::Gone => Serving::Gone,
@@ -182,7 +186,8 @@ impl Model for Hosts {
     }
 
     fn actions(&self, _: &World, steps: &mut Vec<Step>) {
-        let standings = [Standing::Well, Standing::Away, Standing::Leaving, Standing::Gone];
+        let standings =
+            [Standing::Well, Standing::Unsteady, Standing::Away, Standing::Leaving, Standing::Gone];
         steps.extend(standings.map(Step::Lead));
         steps.push(Step::LeaderSees);
         for node in BOTH {

@@ -328,3 +328,27 @@ async fn a_host_that_is_asked_back_goes_on_under_its_epoch_whatever_it_was_about
     rig.end_volume("vol-2").await;
     rig.finish().await;
 }
+
+/// Of a Volume that is gone nobody else is made host any more: who is named detaches, though it has let go of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_let_go_of_a_volume_that_is_gone_detaches_it_while_it_is_named() {
+    let rig = Rig::new(Config::full()).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let app = rig.user("app").await;
+    rig.attach("vol-1", &[&app], &Special::default()).await;
+    rig.published("app").await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    let released = |v: &Value| v["status"]["releasedEpoch"] == 1;
+    rig.world.until(&rig.volumes, "vol-1", "released", released).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.end_alloc("app").await;
+    rig.end_attachment().await;
+    assert_eq!((rig.count(Rpc::ControllerUnpublishVolume), rig.count(Rpc::DeleteVolume)), (1, 0));
+    // Found again by its name, so that nothing is left of this test.
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
 use super::super::context::Context;
-use super::super::facts::{deleting, node_down, node_ready};
+use super::super::facts::{deleting, lacks, node_down, node_ready};
 use super::super::names::{hex, joined};
 use crate::api::allocation::{AllocationSpec, CsiPlugin, RestartPolicy, Task};
 use crate::api::plugin::{PluginInstances, Role};
@@ -33,7 +33,7 @@ pub(super) struct Wanted {
 
 /// Every allocation that the Plugin asks for. One that is being deleted asks for those that it has.
 pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]) -> Vec<Wanted> {
-    let nodes = nodes(context);
+    let mut nodes = nodes(context);
     let mut all = Vec::new();
     for entry in &plugin.spec.instances {
         let hash = hash(entry);
@@ -42,6 +42,17 @@ pub(super) fn wanted(context: &Context, plugin: &Plugin, own: &[Arc<Allocation>]
         let mut present: Vec<_> =
             own.iter().filter(of_it).map(|a| (a.spec.node_name.clone(), !deleting(&**a))).collect();
         present.sort();
+        if entry.placement.replicas.is_some() {
+            let begun = |node: &str| {
+                let there = own.iter().filter(of_it).filter(|a| a.spec.node_name == node);
+                there.filter_map(|a| a.status.as_ref()).any(|status| !status.is_unbegun())
+            };
+            let word = entry.runtime.word();
+            for node in &mut nodes {
+                node.lacks = word.is_some_and(|word| lacks(&context.world, &node.name, word).is_some())
+                    && !begun(&node.name);
+            }
+        }
         for node in wanted_nodes(&entry.placement, &nodes, &present.into_iter().collect()) {
             let uid = plugin.uid().unwrap_or_default();
             let stem = joined(&[&plugin.name_any(), &entry.name], 200);
@@ -88,7 +99,7 @@ fn nodes(context: &Context) -> Vec<Node> {
         .map(|node| {
             let name = node.name_any();
             let ready = node_ready(node) && !node_down(&context.world, &name);
-            Node { ready, labels: node.labels().clone(), name }
+            Node { ready, labels: node.labels().clone(), lacks: false, name }
         })
         .collect()
 }

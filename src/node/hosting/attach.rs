@@ -38,7 +38,8 @@ pub(in crate::node) struct ControllerPart {
 
 /// Whether the Volume itself names this node with the epoch of its attachment. The host is decided on the Volume; the
 /// attachment is told a moment later, and in that moment still names the host before, who may just be back. Of a Volume
-/// that is gone, taken off by force, the attachment alone still tells who has to detach. The error is when to ask again.
+/// that is gone, taken off by force, the attachment alone still tells who has to detach, and the server is asked whether it
+/// does: this node may have let go since, and another one be told of it. The error is when to ask again.
 async fn same_host(
     node: &Node,
     object: &VolumeAttachment,
@@ -49,9 +50,7 @@ async fn same_host(
     if !lease.is_valid() {
         return Ok(true);
     }
-    let epoch = object.spec.host.as_ref().map_or(0, |host| host.epoch);
-    if !Node::may_host(lease, &node.caches.volumes) || node.doubts.has_let_go(&object.spec.volume_uid, epoch)
-    {
+    if !Node::may_host(lease, &node.caches.volumes) {
         return Ok(false);
     }
     let host_of = |v: &Volume| v.status.as_ref().and_then(|s| s.controller.clone());
@@ -66,7 +65,13 @@ async fn same_host(
     // It is another's, or gone.
     match node.volume(&object.spec.volume).await {
         Ok(Some(volume)) if of_attachment(&volume) => Ok(same(&volume)),
-        Ok(_) => Ok(step == attach::Step::Detach),
+        Ok(_) if step == attach::Step::Attach => Ok(false),
+        Ok(_) => match node.attachment(&object.name_any()).await {
+            Ok(now) => {
+                Ok(now.is_some_and(|now| now.uid() == object.uid() && now.spec.host == object.spec.host))
+            }
+            Err(_) => Err(UNSENT),
+        },
         // It is there, and this node has no part in it.
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
         Err(_) => Err(UNSENT),

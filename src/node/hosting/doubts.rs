@@ -18,17 +18,7 @@ pub struct Doubts {
     longest_call: Duration,
     until: Mutex<HashMap<String, HashMap<String, Instant>>>,
     inherited: Mutex<HashSet<String>>,
-    released: Mutex<HashMap<String, Released>>,
     untouched: Mutex<HashMap<String, i64>>,
-}
-
-/// What this daemon has said of a volume, or is about to.
-#[derive(Debug)]
-struct Released {
-    /// It calls nothing about it under this epoch or one before.
-    epoch: i64,
-    /// The state of the Volume that this was an answer to.
-    version: u64,
 }
 
 /// The uid of what a call may have been about, and what it is remembered under.
@@ -63,7 +53,6 @@ impl Doubts {
             longest_call,
             until: Mutex::default(),
             inherited: Mutex::default(),
-            released: Mutex::default(),
             untouched: Mutex::default(),
         }
     }
@@ -93,28 +82,6 @@ impl Doubts {
             Some(until) => drop(calls.insert(key.to_owned(), until)),
             None => drop(calls.remove(key)),
         }
-    }
-
-    /// From now on no call is made about the volume under this epoch: so it is asked in this state of the Volume.
-    pub(super) fn let_go(&self, volume: &str, epoch: i64, version: u64) {
-        let said = Released { epoch, version };
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.to_owned(), said);
-    }
-
-    /// In this state of the Volume its host of this epoch is not asked to let go, and has not done so. An answer to an earlier
-    /// state has not been taken by then, and never will be.
-    pub(super) fn take_back(&self, volume: &str, epoch: i64, version: u64) {
-        let mut released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-        if released.get(volume).is_some_and(|said| said.epoch == epoch && said.version < version) {
-            released.remove(volume);
-        }
-    }
-
-    /// Whether this node let go of the volume under this epoch: what names it as host still is old, also when the Volume is
-    /// gone by now, and the attachment alone tells who detaches.
-    pub(super) fn has_let_go(&self, volume: &str, epoch: i64) -> bool {
-        let released = self.released.lock().unwrap_or_else(PoisonError::into_inner);
-        released.get(volume).is_some_and(|last| epoch <= last.epoch)
     }
 
     /// The server was told that a snapshot may be asked for under this epoch, and nothing was sent yet.
@@ -232,19 +199,6 @@ mod tests {
         doubts.ended(("v", "host/a"), Instant::now(), &Ok(()));
         assert_eq!(doubts.left("v"), None);
         assert!(doubts.inherited("v"), "whatever was answered since");
-    }
-
-    #[test]
-    fn only_a_later_state_of_the_volume_takes_back_that_it_was_let_go() {
-        let doubts = Doubts::new(Duration::from_secs(60));
-        doubts.let_go("v", 3, 7);
-        for (epoch, version) in [(2, 9), (4, 9), (3, 6), (3, 7)] {
-            doubts.take_back("v", epoch, version);
-            assert!(doubts.has_let_go("v", 3), "{epoch} {version}");
-        }
-        assert!(!doubts.has_let_go("v", 4));
-        doubts.take_back("v", 3, 8);
-        assert!(!doubts.has_let_go("v", 3));
     }
 
     fn object<K: serde::de::DeserializeOwned>(mut fields: serde_json::Value, uid: &str) -> Arc<K> {

@@ -29,7 +29,7 @@ use super::objects::ObjectApi;
 use super::registry::{Fingerprint, InstanceKey};
 use super::requests;
 use super::room;
-use super::writes::{Part, version};
+use super::writes::Part;
 use crate::api::Volume;
 use crate::api::meta::{Condition, Host, Truth};
 use crate::csi::{self, Failure, Gate, Remedy, Terms};
@@ -70,9 +70,6 @@ async fn look_at(node: &Arc<Node>, name: &str) -> Option<Duration> {
                 }
                 return [next, pictures(node, name, &lease).await].into_iter().flatten().min();
             }
-        }
-        if let Some(host) = volume.status.as_ref().and_then(|status| status.controller.as_ref()) {
-            node.doubts.take_back(&volume.uid().unwrap_or_default(), host.epoch, version(&*volume));
         }
         again = provision::step(node, &volume, &lease).await;
     }

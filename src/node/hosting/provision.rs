@@ -9,7 +9,7 @@ use super::super::context::Node;
 use super::super::events::Tone;
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::{BLOCKED, in_words};
-use super::super::writes::{Guard, Part, version};
+use super::super::writes::{Guard, Part};
 use super::super::{requests, supervisor};
 use super::{
     Attempt, Blocked, Serving, announced, call, expand, look_again, lookup, modify, serving, settle,
@@ -152,7 +152,6 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     }
     part.observed_epoch = host.epoch;
     part.released_epoch = Some(host.epoch);
-    node.doubts.let_go(&uid, host.epoch, version(volume));
     (part.next_attempt_time, part.attempting) = (None, false);
     let written = node.write_status(volume, &LET_GO, &part).await;
     node.after_write(&format!("vol/{uid}/report"), written)

@@ -19,7 +19,7 @@ use super::{
     serving_all, settle,
 };
 use crate::api::definitions::SNAPSHOT_PART;
-use crate::api::meta::{Call, Condition, Host, Rung, Time};
+use crate::api::meta::{Call, Condition, HANDLE_SHARED, Host, Rung, Time, is_true};
 use crate::api::quantity;
 use crate::api::snapshot::{Member, SnapshotOf, SnapshotStatus};
 use crate::api::{Snapshot, VolumeStatus};
@@ -296,6 +296,7 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
         grouped: !before.group_id.is_empty(),
+        shared: status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED)),
         at_source: are_here(node, look.of),
         lists: known.is_some_and(|known| {
             if look.snapshot.is_group() {

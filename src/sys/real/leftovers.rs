@@ -3,7 +3,7 @@
 //! Numbers are reused, so each sign is taken only where it cannot mean another task: the session while its
 //! number has not gone to another leader, the mount namespace by the id that is never reused (or, before Linux
 //! 6.11, when one of its processes is known by another sign), the word in the environment and the task's cgroup always.
-//! Of a task without a cgroup, which only a machine has that lets none be made, a process that gave up the other three (own
+//! Of a task without a cgroup, which only a machine has that lets none be made or joined, a process that gave up the other three (own
 //! session, host's mounts, cleared environment) is not found. Where a process could not be looked at, nobody knows what is left: that is an error, and
 //! never "nothing".
 use crate::sys::cgroup::{Leaf, Trees};

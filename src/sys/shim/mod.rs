@@ -403,16 +403,16 @@ fn leaf(spec: &TaskSpec, clones: &[OwnedFd]) -> Result<Option<Leaf>, String> {
         let refused = "a block volume cannot be kept read-only without a cgroup";
         return if read_only.is_empty() { Ok(None) } else { Err(refused.to_owned()) };
     };
-    match Leaf::make(&Trees::here(), wanted, &read_only) {
+    let make = || Leaf::make(&Trees::here(), wanted, &read_only);
+    match make() {
         Ok(leaf) => Ok(Some(leaf)),
         Err(reason) if wanted.limits.any() || !read_only.is_empty() => Err(reason),
-        // What is in it is of an earlier run of this very task: beside that nothing begins.
-        Err(reason)
-            if Leaf::find(&Trees::here(), &wanted.path).members().is_ok_and(|there| !there.is_empty()) =>
-        {
-            Err(reason)
-        }
-        Err(_) => Ok(None),
+        Err(reason) => match Leaf::find(&Trees::here(), &wanted.path).members() {
+            // What was in its way may have ended since.
+            Ok(there) if there.is_empty() => Ok(make().ok()),
+            // What is in it is of an earlier run of this very task, or may be: beside that nothing begins.
+            Ok(_) | Err(_) => Err(reason),
+        },
     }
 }
 

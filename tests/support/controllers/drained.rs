@@ -145,3 +145,60 @@ async fn who_ran_on_the_only_node_with_its_runtime_waits_for_one_that_has_it() {
     bench.until("it is placed", |seen| node_of(seen, "one") == "a").await;
     bench.end().await;
 }
+
+/// Who cannot begin where it was bound to leaves once it fits elsewhere.
+#[tokio::test(start_paused = true)]
+async fn who_has_not_begun_leaves_a_node_that_lost_its_runtime() {
+    let bench = Bench::with(&["a", "b"], Behaviour::default()).await;
+    bench.behave("a", |a| a.runtimes.push("oci"));
+    bench.until("a says what it has", |seen| lists(seen, "a", "oci") && lists(seen, "b", "process")).await;
+    // Its daemon is started anew, without that.
+    bench.behave("a", |a| a.alive = false);
+    bench.make("allocations", container("one", "oci")).await;
+    bench.until("it is placed", |seen| node_of(seen, "one") == "a").await;
+    bench.behave("a", |a| {
+        a.alive = true;
+        a.runtimes.pop();
+    });
+    bench.until("it waits there", |seen| phase(seen, "one") == "Starting").await;
+    assert_eq!((bench.quiet().await.len(), node_of(&bench.seen, "one")), (0, "a".to_owned()));
+    bench.behave("b", |b| b.runtimes.push("oci"));
+    bench.until("it runs on b", |seen| node_of(seen, "one") == "b" && phase(seen, "one") == "Running").await;
+    // What has begun stays.
+    bench.behave("a", |a| a.runtimes.push("oci"));
+    bench.behave("b", |b| b.runtimes.truncate(2));
+    bench.until("b has it no more", |seen| !lists(seen, "b", "oci") && lists(seen, "a", "oci")).await;
+    bench.quiet().await;
+    assert_eq!(node_of(&bench.seen, "one"), "b");
+    bench.end().await;
+}
+
+/// So do the replicas of a plugin, and what serves one by hand.
+#[tokio::test(start_paused = true)]
+async fn a_driver_goes_to_a_node_that_has_its_runtime() {
+    let bench = Bench::with(&["a", "b"], Behaviour::default()).await;
+    bench
+        .until("both say what they have", |seen| lists(seen, "a", "process") && lists(seen, "b", "process"))
+        .await;
+    let entry = json!({ "name": "ctl", "role": "Controller", "placement": { "replicas": 1 },
+        "runtime": { "oci": { "archive": "/x" } } });
+    bench.make("plugins", json!({ "metadata": { "name": "disk" }, "spec": { "instances": [entry] } })).await;
+    let at = |seen: &Seen| {
+        let all = seen.all("allocations");
+        all.iter().map(|a| a["spec"]["nodeName"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    bench.until("it waits where nothing is better", |seen| at(seen) == ["a"]).await;
+    bench.behave("b", |b| b.runtimes.push("oci"));
+    let runs = |seen: &Seen| at(seen) == ["b"] && seen.all("allocations")[0]["status"]["phase"] == "Running";
+    bench.until("it runs where it can", runs).await;
+    bench.behave("a", |a| a.runtimes.push("oci"));
+    bench.behave("b", |b| b.runtimes.truncate(2));
+    bench.until("b has it no more", |seen| !lists(seen, "b", "oci") && lists(seen, "a", "oci")).await;
+    bench.quiet().await;
+    assert_eq!(at(&bench.seen), ["b"], "what has begun stays");
+    let mut by_hand = container("own", "oci");
+    by_hand["spec"]["tasks"][0]["csiPlugin"] = json!({ "pluginName": "own", "role": "Monolith" });
+    bench.make("allocations", by_hand).await;
+    bench.until("it is placed", |seen| node_of(seen, "own") == "a").await;
+    bench.end().await;
+}

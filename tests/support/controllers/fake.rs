@@ -61,6 +61,8 @@ pub(crate) struct Behaviour {
     pub(crate) modifies: bool,
     /// As host it takes snapshots.
     pub(crate) takes: bool,
+    /// What its plugin calls every snapshot, or group of them; empty where each has a handle of its own.
+    pub(crate) one_handle: &'static str,
     /// As host it lets go when it is asked to.
     pub(crate) lets_go: bool,
 }
@@ -92,6 +94,7 @@ impl Default for Behaviour {
             node_expands: true,
             modifies: true,
             takes: true,
+            one_handle: "",
             lets_go: false,
         }
     }
@@ -445,7 +448,10 @@ impl FakeNode {
                 if cut && group.is_empty() {
                     self.ledger.fill(&format!("snap-{name}"), text(&of["volume"]));
                 }
-                let own = format!("s-{name}");
+                let own = match behaviour.one_handle {
+                    "" => format!("s-{name}"),
+                    same => same.to_owned(),
+                };
                 let handle = snapshot["spec"]["source"]["handle"].as_str().unwrap_or(&own);
                 let mut said = json!({ "exists": "Up", "handle": handle, "size": "1Gi", "ready": true,
                     "observedEpoch": epoch });
@@ -458,7 +464,12 @@ impl FakeNode {
                 }
                 push(patches, "snapshots", snapshot, said);
             }
-        } else if cut && !used && behaviour.takes && snapshot["spec"]["deletionPolicy"] != "Retain" {
+        } else if cut
+            && !used
+            && behaviour.takes
+            && crate::bench::condition(snapshot, "HandleShared")["status"] != "True"
+            && snapshot["spec"]["deletionPolicy"] != "Retain"
+        {
             self.ledger.delete(&format!("snap-{name}"));
             push(patches, "snapshots", snapshot, json!({ "exists": "Down", "observedEpoch": epoch }));
         }
@@ -507,16 +518,20 @@ impl FakeNode {
             volumes.push(json!({ "name": volume["name"], "published": rung }));
         }
         let gone = volumes.iter().all(|v| v["published"] == "Down");
+        let has = |task: &Value| behaviour.runtimes.iter().any(|word| task["runtime"][*word].is_object());
+        let runs = status["phase"] == "Running";
+        let can = runs || spec["tasks"].as_array().is_none_or(|tasks| tasks.iter().all(has));
         let phase = match (stop, gone, up) {
             (true, _, _) if over => text(&status["phase"]),
             (true, true, _) => "Stopped",
             (true, false, _) => "Stopping",
-            (false, _, true) => "Running",
+            (false, _, true) if can => "Running",
+            (false, _, true) => "Starting",
             (false, _, false) => "WaitingVolumes",
         };
         let state = if stop && gone {
             "Exited"
-        } else if up {
+        } else if up && can {
             "Running"
         } else {
             "Pending"

@@ -220,6 +220,38 @@ async fn of_one_handle_there_is_one_snapshot() {
     bench.end().await;
 }
 
+/// A driver that gives two snapshots one id loses the data of both with the first deletion.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_was_given_the_handle_of_another_one_is_neither_used_nor_deleted() {
+    let bench = halted(picturing(DISK)).await;
+    take(&bench, true);
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.one_handle = "same");
+    }
+    bench.make("snapshots", snapshot("first", "data")).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "first"))).await;
+    bench.make("snapshots", snapshot("second", "data")).await;
+    bench.until("it is not to be used", |seen| why(&snap(seen, "second")) == "HandleShared").await;
+    let message = condition(&snap(&bench.seen, "second"), "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("the handle of snapshot default/first"), "{message}");
+    let shared = |seen: &Seen, name: &str| condition(&snap(seen, name), "HandleShared")["status"] == "True";
+    bench.until("both are told", |seen| shared(seen, "first") && shared(seen, "second")).await;
+    assert!(ready(&snap(&bench.seen, "first")), "it is as good as before");
+    bench.make("volumeclaims", restore("back", "second", Some("1Gi"))).await;
+    let waits =
+        |seen: &Seen| told(seen, "back")["message"].as_str().unwrap_or_default().contains("handle of");
+    bench.until("nothing is filled from it", waits).await;
+    // Deleted for both of them at last.
+    for (name, deletions) in [("second", 0), ("first", 2)] {
+        bench.delete("snapshots", "default", name).await;
+        bench.quiet().await;
+        let gone = bench.ledger.calls().iter().filter(|call| call.starts_with("delete snap-")).count();
+        assert_eq!(gone, deletions, "{name}: {:?}", bench.ledger.calls());
+    }
+    bench.until("both are gone", |seen| seen.all("snapshots").is_empty()).await;
+    bench.end().await;
+}
+
 /// Controllers with old caches beside others, and deletions in the very moment: the ledger refuses what must not be.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_pictured_or_filled_that_is_gone_whoever_decides() {
@@ -420,6 +452,16 @@ async fn what_a_host_was_asked_is_taken_back_when_its_driver_is_well_again() {
         bench.behave(node, |b| b.healthy = true);
         bench.until("they are asked back", |seen| asked(seen, &Value::Null)).await;
     }
+    // One that ends again and again is not: it may end by the very call that the volume waits for.
+    bench.behave(node, |b| b.healthy = false);
+    bench.until("both are to go to the other node", |seen| asked(seen, &host["epoch"])).await;
+    bench.behave(node, |b| (b.healthy, b.unsteady) = (true, true));
+    let back = |seen: &Seen| seen.all("plugininstances").iter().all(ready);
+    bench.until("its driver is there", back).await;
+    assert_eq!(bench.quiet().await.len(), 0);
+    assert!(asked(&bench.seen, &host["epoch"]));
+    bench.behave(node, |b| b.unsteady = false);
+    bench.until("they are asked back", |seen| asked(seen, &Value::Null)).await;
     assert_eq!(bench.quiet().await.len(), 0);
     assert_eq!(volume_of(&bench.seen, "data")["status"]["controller"], host);
     // One that has let go by then is host no more, and the next has another epoch.
