@@ -267,7 +267,7 @@ const ATTACHMENT: &[Column] = &[
     wide("MESSAGE", ".status.node.message"),
 ];
 const SNAPSHOT: &[Column] = &[
-    column("READY", ".status.ready"),
+    READY,
     computed("SOURCE", ".spec.source.claimName", pictured),
     column("SIZE", ".status.size"),
     Column { name: "TAKEN", kind: "date", wide: false, cell: Cell::Path(".status.creationTime") },

@@ -3,7 +3,7 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, unmet};
-use crate::api::meta::{Rung, Truth};
+use crate::api::meta::{HANDLE_SHARED, Rung, Truth, is_true};
 use crate::api::snapshot::SnapshotSource;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 
@@ -68,7 +68,8 @@ impl Walk<'_> {
         self.enter(Subject::namespaced(Kind::Snapshot, namespace, name), found, |snapshot, mut branch| {
             let status = snapshot.status.clone().unwrap_or_default();
             let leaving = snapshot.metadata.deletion_timestamp.is_some();
-            if status.ready && !leaving {
+            let not_used = unmet(&status.conditions, "Ready").is_some_and(|told| told.reason == HANDLE_SHARED);
+            if status.ready && !leaving && !not_used {
                 branch.say("ready");
                 return branch;
             }
@@ -78,6 +79,13 @@ impl Walk<'_> {
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
             self.add_calls(&mut branch, snapshot, &status.calls);
             branch.next = status.next_attempt_time;
+            if is_true(&status.conditions, HANDLE_SHARED) {
+                let keep = r#"'{"spec": {"deletionPolicy": "Retain"}}'"#;
+                let subject = branch.subject.words("");
+                branch.hint = format!(
+                    "one of the two has to go without its data: `wharfline patch {subject} --type merge -p {keep}`, and delete it"
+                );
+            }
             let full = format!("{namespace}/{name}");
             if leaving {
                 branch.because = self.filled(|content| content.snapshot == full);
