@@ -297,7 +297,7 @@ pub fn copy_of(inner: &Inner, plugin: &str, what: &str, handle: &str) -> Option<
 
 /// A fence lets the volumes of a node go without its word: nobody waits for what it still undoes by its journal when it is
 /// back, so that may meet a call of those who have them now.
-fn after_a_fence(inner: &Inner, violation: &str) -> bool {
+pub fn after_a_fence(inner: &Inner, violation: &str) -> bool {
     let undone = |node: &&NodeState| {
         ["NodeUnstageVolume", "NodeUnpublishVolume"]
             .iter()

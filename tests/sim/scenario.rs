@@ -434,9 +434,14 @@ impl Run {
             amiss.extend(checks::let_in(&cluster.universe.look()).err());
             amiss
         })?;
-        // Nothing is left of what was taken from a node: from here on nothing is excused by that.
-        self.cluster.universe.look().nodes.values_mut().for_each(|node| node.fenced = false);
-        self.cluster.backends.values().for_each(|backend| backend.unfence());
+        // Nothing is left of what was taken from a node: from here on nothing is excused by that, but for what has been.
+        let mut inner = self.cluster.universe.look();
+        for backend in self.cluster.backends.values() {
+            backend.forgive(|violation| checks::after_a_fence(&inner, violation));
+            backend.unfence();
+        }
+        inner.nodes.values_mut().for_each(|node| node.fenced = false);
+        drop(inner);
         if quiet {
             // A driver that has died again and again is called steady once it has been well for a minute: that is news.
             self.settle("every driver is steady", |cluster, most| {

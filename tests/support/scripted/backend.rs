@@ -260,6 +260,11 @@ impl Backend {
         self.state().model.fenced.clear();
     }
 
+    /// Forgets what the caller did wrong where that is excused.
+    pub fn forgive(&self, excused: impl Fn(&str) -> bool) {
+        self.state().faults.retain(|fault| !excused(fault));
+    }
+
     /// Handles of the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         self.state().model.volume_ids()
