@@ -7,6 +7,8 @@ use super::meta::Condition;
 
 /// The taint by which an operator says that a node is surely off; its value is the boot id that is off.
 pub const OUT_OF_SERVICE: &str = "wharfline.dev/out-of-service";
+/// The annotation of a node's Lease with the boot under which it was renewed last: its holder outlives a boot.
+pub const LEASE_BOOT: &str = "wharfline.dev/boot-id";
 
 /// The command that says of a node that this boot of it is off. One that never told its boot can only be deleted.
 pub fn fence_command(node: &str, boot: &str) -> String {

@@ -119,8 +119,8 @@ async fn confirmed(context: &Context, node: &str) -> Result<bool, Failure> {
     }
     // It may have been heard since its silence was asked for.
     let path = Lease::url_path(&(), Some(&context.options.system_namespace));
+    let age = context.lease_age(node).map_or(Duration::ZERO, |(age, _)| age);
     if let Some(lease) = context.read::<Lease>(&path, node).await? {
-        let age = context.lease_age(node).map_or(Duration::ZERO, |(age, _)| age);
         context.lease_asked(node, &lease, age);
     }
     Ok(fence(context, node) == Fence::Stands && pulse(context, node).0 != HostNode::Alive)

@@ -22,6 +22,7 @@ use super::world::{Cached, World};
 use super::write::{Failure, Writable, Write};
 use crate::api::definitions::FINALIZER;
 use crate::api::meta::{AsSeen, Time, Unrenewed, WithEnd, WithStatus, WithUid};
+use crate::api::node_agent::LEASE_BOOT;
 use crate::api::{
     Allocation, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume, VolumeAttachment, VolumeClaim,
 };
@@ -261,6 +262,8 @@ struct Renewal {
     asked_at: Option<Duration>,
     /// Who holds the lease: an incarnation of the node's daemon.
     holder: String,
+    /// Under which boot of the node that was, if it says so.
+    boot: Option<String>,
     /// It came after another one that we saw. What is seen first may be the last word of one who is off.
     again: bool,
 }
@@ -344,7 +347,8 @@ impl Context {
                 let (seen, holder) = (Instant::now(), holder.unwrap_or_default());
                 let again = leases.contains_key(node);
                 let renewed = object.as_ref().and_then(|object| object.parse().ok());
-                let renewal = Renewal { version, object, renewed, seen, asked_at: None, holder, again };
+                let boot = lease.metadata.annotations.as_ref().and_then(|all| all.get(LEASE_BOOT).cloned());
+                let renewal = Renewal { version, object, renewed, seen, asked_at: None, holder, boot, again };
                 leases.insert(node.to_owned(), renewal);
             }
         }
@@ -371,6 +375,12 @@ impl Context {
     pub(crate) fn lease_holder(&self, node: &str) -> Option<(String, bool)> {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         leases.get(node).map(|renewal| (renewal.holder.clone(), renewal.again))
+    }
+
+    /// Under which boot of a node its lease was renewed last, if that says so.
+    pub(crate) fn lease_boot(&self, node: &str) -> Option<String> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.get(node)?.boot.clone()
     }
 
     /// The silence that is known of a node: as its lease was seen last.

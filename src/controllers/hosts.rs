@@ -15,8 +15,8 @@ use super::plugins::leaving;
 use super::volumes::held_back;
 use super::world::namespace_or_default;
 use crate::api::meta::Host;
-use crate::api::plugin::ControllerScope;
-use crate::api::{Volume, VolumeStatus};
+use crate::api::plugin::{ControllerScope, STEADY};
+use crate::api::{PluginInstance, Volume, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::host::{self, Candidate, Decision, HostNode, Serving};
 use crate::plan::registry::{Instance, Service};
@@ -237,10 +237,9 @@ fn standing(
     let going = goes(context, node);
     if let Some(instance) = staying.instances.serving(Service::Controller, node) {
         context.absences.over(plugin, node);
-        let unsteady = instance.status.as_ref().is_some_and(|status| status.unsteady().is_some());
-        let serving = match (staying.on(node) && !going, unsteady) {
-            (true, false) => Serving::Well,
-            (true, true) => Serving::Unsteady,
+        let serving = match (staying.on(node) && !going, is_steady(instance)) {
+            (true, true) => Serving::Well,
+            (true, false) => Serving::Unsteady,
             (false, _) => Serving::Leaving,
         };
         return (serving, None);
@@ -258,6 +257,12 @@ fn standing(
     }
 }
 
+/// Whether an instance has never ended again and again, as far as its status says: one that has kept running for a while since may have
+/// done so only because nobody made the call that ends it.
+fn is_steady(instance: &PluginInstance) -> bool {
+    !instance.status.iter().flat_map(|status| &status.conditions).any(|condition| condition.kind == STEADY)
+}
+
 /// The nodes with a healthy controller instance. One that would have to be replaced at once is none: two such would hand
 /// the volume to and fro.
 fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
@@ -273,6 +278,10 @@ fn candidates(context: &Context, staying: &Staying<'_>) -> Vec<Candidate> {
             node: node.to_owned(),
             load: world.volumes.count(&format!("host:{node}")),
             stays: stay.contains(node),
+            steady: staying
+                .instances
+                .serving(Service::Controller, node)
+                .is_none_or(|instance| is_steady(instance)),
         })
         .collect()
 }

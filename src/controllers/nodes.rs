@@ -43,15 +43,17 @@ pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome
         context.said_off_since(&name, None);
         return Ok(None);
     }
+    // Before the Node gets another version: that would be later than the renewal, if somebody else were to lead then.
+    if disproved {
+        take_back(&context, &node).await?;
+        return Ok(Some(AGAIN));
+    }
     let patch = status(&context, &node, state);
     if !patch.is_null() {
         // Against this version only: what is said of one that is not heard tells later whether it was deleted before.
         let metadata = json!({ "resourceVersion": node.metadata.resource_version });
         context.merge(&*node, json!({ "metadata": metadata, "status": patch })).await?;
         return Ok(left);
-    }
-    if disproved {
-        take_back(&context, &node).await?;
     }
     Ok(left)
 }
@@ -109,11 +111,12 @@ async fn released(context: &Context, node: &Node, state: HostNode) -> Result<boo
     Ok(true)
 }
 
-/// Whether who renews the lease is who told its boot last.
+/// Whether who renews the lease is who told its boot last, and renewed it under that boot.
 fn told_by_holder(context: &Context, node: &str) -> bool {
     let told =
         context.world.agents.named(node).and_then(|a| a.status.as_ref().map(|s| s.incarnation.clone()));
     context.lease_holder(node).is_some_and(|(holder, _)| told.is_some_and(|told| told == holder))
+        && context.lease_boot(node).is_none_or(|boot| boot == boot_id(&context.world, node))
 }
 
 /// Status and reason of its `Ready` condition.

@@ -55,19 +55,20 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     };
     let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
     let again = [again, doubt.then_some(PATIENCE), asked_on].into_iter().flatten().min();
-    // One that was there before is not taken up.
-    let first = before(&context.world, &object).filter(|_| object.is_cut());
+    let first = unusable(&context.world, &object);
     let all = Facts { before: first.as_deref(), ..facts(&object, &new, (waits.as_ref(), asked_on)) };
     let condition = plan::standing(&all);
+    let other = shared(&context.world, &object);
     if [RELEASING, SOURCE_NOT_READY, TAKING].contains(&condition.reason.as_str())
         && !told
+        && other.is_none()
         && let Some(left) = context.soon(&*object)
     {
         return Ok(Some(again.map_or(left, |again| again.min(left))));
     }
     let condition = condition.of_generation(object.metadata.generation);
     let mut conditions = with_condition(&context, &status.conditions, condition);
-    match shared(&context.world, &object) {
+    match other {
         Some(other) => conditions = with_condition(&context, &conditions, plan::shared(&other)),
         None => conditions.retain(|condition| condition.kind != HANDLE_SHARED),
     }
@@ -111,7 +112,24 @@ async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>
             } else {
                 ("", ", and can be used again: wharfline snapshot adopt")
             };
-            ("Kept", format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle))
+            let with = twins(&context.world, object).into_iter().find(|twin| {
+                Wanted::of(deleting(&**twin), twin.is_cut(), twin.spec.deletion_policy) == Wanted::Deleted
+            });
+            match with {
+                Some(twin) => {
+                    let other = in_words(&twin);
+                    (
+                        "Kept",
+                        format!(
+                            "{other} has the same handle and is being deleted with its data: with deletionPolicy: Retain of that one, too, it stays"
+                        ),
+                    )
+                }
+                None => (
+                    "Kept",
+                    format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle),
+                ),
+            }
         }
         Farewell::KeptInDoubt => {
             let sentence = format!(
@@ -265,7 +283,7 @@ fn there(world: &World, object: &Snapshot) -> Result<SnapshotOf, Reason> {
 }
 
 /// Another Snapshot that is the same to the plugin, if that one comes first.
-pub(super) fn before(world: &World, object: &Snapshot) -> Option<String> {
+fn before(world: &World, object: &Snapshot) -> Option<String> {
     let place = |snapshot: &Snapshot| {
         let status = snapshot.status.as_ref();
         let taken_up = status.is_some_and(|status| status.of.is_some());
@@ -277,6 +295,18 @@ pub(super) fn before(world: &World, object: &Snapshot) -> Option<String> {
     let mut twins = twins(world, object);
     twins.retain(|twin| place(twin) < place(object));
     twins.into_iter().min_by_key(|twin| place(twin)).map(|first| in_words(&first))
+}
+
+/// Whose handle one has that was cut for its object, which therefore is not to be used; so it stays when that other one is gone, for nobody
+/// knows what is in it. One that was there before is what a person says.
+pub(super) fn unusable(world: &World, object: &Snapshot) -> Option<String> {
+    if !object.is_cut() {
+        return None;
+    }
+    let status = object.status.as_ref();
+    let known = status.into_iter().flat_map(|status| &status.conditions).find(|c| c.kind == READY);
+    let so_far = known.filter(|known| known.reason == HANDLE_SHARED).map(|_| "another one".to_owned());
+    before(world, object).or(so_far)
 }
 
 /// The Snapshots that are the same to the plugin as this one, or of which one picture is, itself left out.

@@ -103,7 +103,7 @@ fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look 
     let Some(pictured) = status.of.filter(|_| status.ready) else {
         return not_there(SourceState::NotReady("it is not ready".to_owned()));
     };
-    if let Some(other) = snapshots::before(world, &of) {
+    if let Some(other) = snapshots::unusable(world, &of) {
         return not_there(SourceState::NotReady(format!("its plugin gave it the handle of {other}")));
     }
     let picture = match member(&of, &pictured, claim) {

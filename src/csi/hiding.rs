@@ -8,8 +8,12 @@ use percent_encoding::percent_decode_str;
 /// Shorter secrets are not searched for in messages: removing every `1` would leave no message.
 const MIN_SEARCHED_SECRET: usize = 4;
 
+/// How many bytes of a message are searched for secrets; of what a driver says much less is kept.
+const MOST_SEARCHED: usize = 16 * 1024;
+
 /// In the place of a message that has a secret in it which cannot be taken out.
-const NOT_SHOWN: &str = "(not shown: it has a secret of the request in it, written in another way; the driver's own log may have more)";
+const NOT_SHOWN: &str = "(not shown: it has a secret of the request in it, written in another way, or is too long to be looked through; the \
+     driver's own log may have more)";
 
 /// How many times a message may have been written down in one another: what a server said, in a driver's words, in a log line.
 const NESTED: usize = 4;
@@ -28,20 +32,33 @@ pub(crate) fn searched<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Vec
     texts
 }
 
-/// The text without these secrets (CO-GEN-22). One that stands in it as it is, is left out; one that is written in another way leaves nothing of
-/// the text.
+/// The text without these secrets (CO-GEN-22). One that stands in it as it is, in whatever case, is left out; one that is written in another
+/// way, or may be in what is too much to be searched, leaves nothing of the text.
 pub(crate) fn hidden<'t>(text: &'t str, secrets: &[String]) -> Cow<'t, str> {
+    if text.len() > MOST_SEARCHED && !secrets.is_empty() {
+        return Cow::Borrowed(NOT_SHOWN);
+    }
     let mut text = Cow::Borrowed(text);
     for secret in secrets {
-        if text.contains(secret.as_str()) {
-            text = Cow::Owned(text.replace(secret.as_str(), "<redacted>"));
+        // Letters that differ in case alone are as long.
+        let (whole, wanted) = (text.to_ascii_lowercase(), secret.to_ascii_lowercase());
+        let mut kept = String::new();
+        let mut end = 0;
+        for (at, _) in whole.match_indices(&wanted) {
+            kept.push_str(text.get(end..at).unwrap_or_default());
+            kept.push_str("<redacted>");
+            end = at + wanted.len();
+        }
+        if end > 0 {
+            kept.push_str(text.get(end..).unwrap_or_default());
+            text = Cow::Owned(kept);
         }
     }
     if repeats(&text, secrets) { Cow::Borrowed(NOT_SHOWN) } else { text }
 }
 
-/// Whether a text has one of the secrets in it in another case, escaped as in JSON or by `%q`, for an address, as base64 or as
-/// hexadecimal digits.
+/// Whether a text has one of the secrets in it escaped as in JSON or by `%q`, for an address, as base64 or as hexadecimal
+/// digits.
 fn repeats(text: &str, secrets: &[String]) -> bool {
     if secrets.is_empty() {
         return false;
@@ -64,7 +81,10 @@ fn repeats(text: &str, secrets: &[String]) -> bool {
         let secret = secret.to_ascii_lowercase();
         forms.iter().any(|form| form.contains(&secret) || form.contains(&digits))
     };
-    let coded = |secret: &String| base64s(secret).iter().any(|code| unescaped.contains(code.as_str()));
+    let coded = |secret: &String| {
+        let in_any = |code: &String| text.contains(code.as_str()) || unescaped.contains(code.as_str());
+        base64s(secret).iter().any(in_any)
+    };
     secrets.iter().any(|secret| plain(secret) || coded(secret))
 }
 
@@ -112,7 +132,7 @@ fn escaped(text: &str) -> (Option<char>, usize) {
         't' => (Some('\t'), 1),
         'x' => of(number(1, 3, 16), 3),
         'u' if text.starts_with("u{") => {
-            let end = text.find('}').unwrap_or(0);
+            let end = text.bytes().take("u{10ffff}".len()).position(|byte| byte == b'}').unwrap_or(0);
             of(number(2, end.max(2), 16).filter(|_| end > 2), end + 1)
         }
         'u' => match (number(1, 5, 16), number(7, 11, 16)) {
@@ -157,7 +177,6 @@ mod tests {
             ("key \u{1f511} of it", r"key \ud83d\udd11 of it"),
             ("a b c d", "?key=a+b+c+d"),
             ("a b c d", "?key=a%20b%20c%20d"),
-            ("s3cr3t", "S3CR3T is wrong"),
             ("s3cr3t", "733363723374"),
             ("Key9", "4B657939"),
         ] {
@@ -188,6 +207,9 @@ mod tests {
             assert_eq!(hide(text, &["hunter22", JSON]), text);
         }
         assert_eq!(hide("pass=hunter22,ab", &["hunter22", "ab"]), "pass=<redacted>,ab");
+        assert_eq!(hide("HUNTER22 of ö Hunter22", &["hunter22"]), "<redacted> of ö <redacted>");
+        assert_eq!(hide(&"\\u{".repeat(100_000), &["hunter22"]), NOT_SHOWN);
+        assert_eq!(hide(&"x".repeat(100_000), &[]).len(), 100_000);
         let secrets = searched(&["hunter22".to_owned(), "ab".to_owned(), "line one\nline two\n".to_owned()]);
         assert_eq!(secrets, ["line one\nline two", "hunter22", "line one", "line two"]);
     }

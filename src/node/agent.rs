@@ -14,6 +14,7 @@ use super::journal::{Entry, StoreEntry, TaskEntry};
 use super::writes::{Guard, Part};
 use crate::api::definitions::AGENT_PART;
 use crate::api::meta::{Condition, READY, Truth, set_condition};
+use crate::api::node_agent::LEASE_BOOT;
 use crate::api::{NodeAgent, NodeAgentStatus};
 
 /// Where leases and plugin allocations live.
@@ -238,11 +239,9 @@ async fn once(node: &Node, incarnation: &str, held: Option<Lease>) -> Result<Ren
         Some(lease) => Some(lease),
         None => api.get_opt(name).await?,
     };
-    let Some(mut lease) = current else {
-        let lease = Lease {
-            metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
-            spec: Some(spec(node, incarnation)),
-        };
+    let Some(lease) = current else {
+        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+        let lease = renewed(node, incarnation, Lease { metadata, spec: None });
         return Ok(Renewal::Held(Box::new(api.create(&PostParams::default(), &lease).await?)));
     };
     let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).unwrap_or_default();
@@ -250,28 +249,31 @@ async fn once(node: &Node, incarnation: &str, held: Option<Lease>) -> Result<Ren
         let renewed = lease.spec.and_then(|s| s.renew_time);
         return Ok(Renewal::Other { holder, renewed });
     }
-    lease.spec = Some(spec(node, incarnation));
+    let lease = renewed(node, incarnation, lease);
     Ok(Renewal::Held(Box::new(api.replace(name, &PostParams::default(), &lease).await?)))
 }
 
 /// Takes the lease of one who has not renewed it since `seen`, unless it was renewed in this very moment.
 async fn take_over(node: &Node, incarnation: &str, seen: Option<&MicroTime>) -> Option<Lease> {
     let api: Api<Lease> = Api::namespaced(node.client.0.clone(), SYSTEM);
-    let mut lease = api.get(&node.options.name).await.ok()?;
+    let lease = api.get(&node.options.name).await.ok()?;
     if lease.spec.as_ref().and_then(|s| s.renew_time.as_ref()) != seen {
         return None;
     }
-    lease.spec = Some(spec(node, incarnation));
+    let lease = renewed(node, incarnation, lease);
     api.replace(&node.options.name, &PostParams::default(), &lease).await.ok()
 }
 
-fn spec(node: &Node, incarnation: &str) -> LeaseSpec {
-    LeaseSpec {
+/// The lease as it is renewed now.
+fn renewed(node: &Node, incarnation: &str, mut lease: Lease) -> Lease {
+    lease.spec = Some(LeaseSpec {
         holder_identity: Some(incarnation.to_owned()),
         lease_duration_seconds: i32::try_from(node.options.lease.as_secs()).ok(),
         renew_time: Some(MicroTime(node.now().0)),
         ..LeaseSpec::default()
-    }
+    });
+    lease.metadata.annotations.get_or_insert_default().insert(LEASE_BOOT.to_owned(), node.boot_id.clone());
+    lease
 }
 
 /// The fields of a NodeAgent's status: all of them.

@@ -77,7 +77,7 @@ pub fn must_ask(pulse: Pulse) -> bool {
 pub enum Serving {
     /// It is healthy and stays.
     Well,
-    /// The same for now, but none of its last runs went well.
+    /// The same for now, but its process has ended again and again.
     Unsteady,
     /// It is not healthy, and may soon be again.
     Away,
@@ -96,6 +96,8 @@ pub struct Candidate {
     pub load: usize,
     /// Neither the instance nor the node is on its way out.
     pub stays: bool,
+    /// Its instance has kept running.
+    pub steady: bool,
 }
 
 /// Everything the decision needs.
@@ -201,11 +203,9 @@ pub fn decide(facts: &Facts<'_>) -> Decision {
         return Decision::Wait(Reason::NodeNotNamed { plugin: facts.plugin.to_owned() });
     }
     let fits = |c: &&Candidate| facts.only.is_none_or(|only| only == c.node);
-    let best = facts
-        .candidates
-        .iter()
-        .filter(fits)
-        .min_by_key(|c| (!c.stays, facts.preferred != Some(c.node.as_str()), c.load, c.node.clone()));
+    let best = facts.candidates.iter().filter(fits).min_by_key(|c| {
+        (!c.stays, !c.steady, facts.preferred != Some(c.node.as_str()), c.load, c.node.clone())
+    });
     match best {
         Some(best) => Decision::Assign(Host {
             node_name: best.node.clone(),
@@ -223,7 +223,9 @@ mod tests {
     use super::*;
 
     fn candidates(list: &[(&str, usize)]) -> Vec<Candidate> {
-        list.iter().map(|(node, load)| Candidate { node: (*node).into(), load: *load, stays: true }).collect()
+        list.iter()
+            .map(|(node, load)| Candidate { node: (*node).into(), load: *load, stays: true, steady: true })
+            .collect()
     }
 
     fn facts(candidates: &[Candidate]) -> Facts<'_> {
@@ -343,6 +345,15 @@ mod tests {
         leaving[1].stays = false;
         assert_eq!(assigned(decide(&facts(&leaving))), Some(("a".into(), 1)));
         assert_eq!(assigned(decide(&facts(&leaving[1..]))), Some(("b".into(), 1)), "better than none");
+        let mut shaky = candidates(&[("a", 0), ("b", 9)]);
+        shaky[0].steady = false;
+        let wishes = Facts { preferred: Some("a"), ..facts(&shaky) };
+        assert_eq!(
+            assigned(decide(&wishes)),
+            Some(("b".into(), 1)),
+            "a call of the volume may have ended it"
+        );
+        assert_eq!(assigned(decide(&Facts { candidates: &shaky[..1], ..wishes })), Some(("a".into(), 1)));
     }
 
     /// Every state of a host, its instance and what it was asked for and said.

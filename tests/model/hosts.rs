@@ -106,7 +106,8 @@ impl Hosts {
     /// What `plan` makes of the Volume as a leader sees it.
     fn decision(sees: Stands, standing: Standing) -> Decision {
         let host = host_of(sees);
-        let candidates = NAMES.map(|node| Candidate { node: node.into(), load: 0, stays: true });
+        let candidates =
+            NAMES.map(|node| Candidate { node: node.into(), load: 0, stays: true, steady: true });
         // The one that does not serve is no candidate.
         let serves = |c: &Candidate| {
             c.node != host.node_name || matches!(standing, Standing::Well | Standing::Unsteady)

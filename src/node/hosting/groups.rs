@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::super::context::{Key, Node};
 use super::super::{requests, supervisor};
-use super::snapshots::{HOST, HostPart, Look, are_here, not_taken};
+use super::snapshots::{HOST, HostPart, Look, are_here, is_anothers, not_taken};
 use super::{Attempt, Blocked, Serving, announced, asked_to_release, call};
 use crate::api::meta::Rung;
 use crate::api::quantity;
@@ -153,6 +153,15 @@ async fn undo(
     fault: &check::Fault,
 ) -> Result<(), Blocked> {
     let client = &names.serving.client;
+    let all = taken.snapshots.iter().map(|member| &member.snapshot_id).chain([&taken.group_snapshot_id]);
+    if let Some(handle) = all.into_iter().find(|handle| is_anothers(node, look, handle)) {
+        let message =
+            format!("the plugin answered with a group of snapshots that has another's \"{handle}\": {fault}");
+        part.exists = Some(Rung::Unknown);
+        part.handle.clone_from(&taken.group_snapshot_id);
+        part.members = members(look, &taken.snapshots);
+        return Err(Blocked::Answer(message));
+    }
     let request = proto::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: taken.group_snapshot_id.clone(),
         snapshot_ids: taken.snapshots.iter().map(|member| member.snapshot_id.clone()).collect(),

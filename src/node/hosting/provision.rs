@@ -174,8 +174,21 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty() || is_attached(node, volume),
         copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
-        shared: is_true(&status.conditions, HANDLE_SHARED),
+        shared: is_true(&status.conditions, HANDLE_SHARED)
+            || wanted(volume) == provision::Wanted::Deleted && is_anothers(node, volume, &before.handle),
     }
+}
+
+/// Whether another Volume that is this node's has a handle, and is to keep it: the controllers know of all, and may not have said
+/// so yet.
+fn is_anothers(node: &Node, volume: &Volume, handle: &str) -> bool {
+    let has = |other: &Arc<Volume>| {
+        let told = other.status.as_ref().is_some_and(|status| status.handle == handle);
+        let told = told || other.spec.source.told().is_some_and(|(known, _)| known == handle);
+        let same = other.spec.plugin == volume.spec.plugin && other.uid() != volume.uid();
+        same && told && wanted(other) != provision::Wanted::Deleted
+    };
+    !handle.is_empty() && node.caches.volumes.all().iter().any(has)
 }
 
 /// Whether somebody has the volume that this one is a copy of.
@@ -396,7 +409,8 @@ async fn create(
         Ok(made) => {
             supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::created(&asked, &made) {
-                return undo_create(node, &plugin, names, (&made.volume_id, secrets), part, &fault).await;
+                return undo_create(node, (volume, &plugin), names, (&made.volume_id, secrets), part, &fault)
+                    .await;
             }
             keep(part, source, made);
             tracing::info!(volume = volume.name_any(), handle = part.handle, "created");
@@ -477,12 +491,18 @@ fn action(step: provision::Step) -> &'static str {
 /// The plugin made something else than was asked: it is deleted again, and the claim says so (CO-CTRL-09).
 async fn undo_create(
     node: &Arc<Node>,
-    plugin: &Serving,
+    (volume, plugin): (&Volume, &Serving),
     names: Attempt<'_>,
     (handle, secrets): (&str, requests::Secrets),
     part: &mut HostPart,
     fault: &check::Fault,
 ) -> Result<(), Blocked> {
+    if is_anothers(node, volume, handle) {
+        part.exists = Some(Rung::Unknown);
+        handle.clone_into(&mut part.handle);
+        let message = format!("the plugin answered with the \"{handle}\" of another volume: {fault}");
+        return Err(Blocked::Answer(message));
+    }
     let request = requests::delete(handle, secrets);
     // It was chosen by the name of the volume, which has another one for the plugin now.
     let gate = node.gate(plugin.key.clone(), (&plugin.name, Service::Controller), handle);

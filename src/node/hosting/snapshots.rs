@@ -296,7 +296,8 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
         grouped: !before.group_id.is_empty(),
-        shared: status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED)),
+        shared: status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED))
+            || look.snapshot.meta().deletion_timestamp.is_some() && is_anothers(node, look, &before.handle),
         at_source: are_here(node, look.of),
         lists: known.is_some_and(|known| {
             if look.snapshot.is_group() {
@@ -429,7 +430,7 @@ async fn take(
     if look.snapshot.is_group() {
         return Box::pin(groups::take(node, look, (retry, first), (plugin, secrets), part)).await;
     }
-    let request = requests::snapshot(look.of, &uid, secrets.clone());
+    let request = requests::snapshot(look.of, &uid, secrets);
     let asked = request.clone();
     let about = &look.snapshot.object_ref(&());
     // It is about the volume as well: who lets go of that waits for it.
@@ -443,7 +444,7 @@ async fn take(
         Ok(taken) => {
             supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::snapshot_taken(&asked, &taken) {
-                return undo(node, plugin, names, (&taken, secrets), part, &fault).await;
+                return Err(does_not_fit(&taken, part, &fault));
             }
             if !part.handle.is_empty() && part.handle != taken.snapshot_id {
                 let (now, before) = (&taken.snapshot_id, &part.handle);
@@ -482,37 +483,32 @@ pub(super) fn not_taken(
     Blocked::Call(requests::naming(failure, look.of.secret.as_ref()))
 }
 
-/// The plugin pictured something else than was asked: it is deleted again, and the Snapshot says so.
-async fn undo(
-    node: &Arc<Node>,
-    plugin: &Serving,
-    names: Attempt<'_>,
-    (taken, secrets): (&proto::Snapshot, requests::Secrets),
-    part: &mut HostPart,
-    fault: &check::Fault,
-) -> Result<(), Blocked> {
-    let handle = &taken.snapshot_id;
-    // Of a group nothing is deleted alone (CO-CTRL-95).
-    if !taken.group_snapshot_id.is_empty() {
-        part.exists = Some(Rung::Unknown);
-        (part.handle, part.group_id) = (handle.clone(), taken.group_snapshot_id.clone());
-        let message = format!("the plugin made a snapshot that does not fit, and of a group: {fault}");
-        return Err(Blocked::Answer(message));
-    }
-    let request = proto::DeleteSnapshotRequest { snapshot_id: handle.to_owned(), secrets };
-    match call(node, names, "DeleteSnapshot", |terms| plugin.client.delete_snapshot(request, terms)).await {
-        Ok(_) => {
-            *part = part.taken_back();
-            Err(Blocked::Answer(format!(
-                "the plugin made a snapshot that does not fit and it was deleted again: {fault}"
-            )))
-        }
-        Err(failure) => {
-            part.exists = Some(Rung::Unknown);
-            part.handle.clone_from(handle);
-            Err(Blocked::Call(failure))
-        }
-    }
+/// Whether another Snapshot that is worked on here has a handle, and is to keep it: the controllers know of all, and may not have said so yet.
+pub(super) fn is_anothers(node: &Node, look: &Look<'_>, handle: &str) -> bool {
+    let uid = look.snapshot.uid();
+    let has = |other: &Arc<Snapshot>| {
+        let status = other.status.as_ref().filter(|status| status.of.is_some());
+        let plugin = status.and_then(|status| status.of.as_ref()).map(|of| of.plugin.as_str());
+        let handles = status.map(|s| s.members.iter().map(|m| m.handle.as_str()).chain([s.handle.as_str()]));
+        let wanted =
+            Wanted::of(other.meta().deletion_timestamp.is_some(), other.is_cut(), other.spec.deletion_policy);
+        other.uid() != uid
+            && wanted != Wanted::Deleted
+            && plugin == Some(look.of.plugin.as_str())
+            && handles.is_some_and(|mut handles| handles.any(|one| one == handle))
+    };
+    !handle.is_empty() && node.caches.snapshots.all().iter().any(has)
+}
+
+/// The plugin answered with something else than was asked. It may be another Snapshot's, which the controllers know: the Snapshot says so,
+/// and it is deleted with that, if nobody else has it. Of a group nothing is deleted alone (CO-CTRL-95).
+fn does_not_fit(taken: &proto::Snapshot, part: &mut HostPart, fault: &check::Fault) -> Blocked {
+    part.exists = Some(Rung::Unknown);
+    (part.handle, part.group_id) = (taken.snapshot_id.clone(), taken.group_snapshot_id.clone());
+    let of = if taken.group_snapshot_id.is_empty() { "" } else { ", and of a group" };
+    Blocked::Answer(format!(
+        "the plugin answered with a snapshot that does not fit{of}; it is kept, for it may be another's, until this one is deleted: {fault}"
+    ))
 }
 
 /// Whether the plugin can be asked for one snapshot: that is alpha.

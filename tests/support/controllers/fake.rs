@@ -302,19 +302,21 @@ impl FakeNode {
         let leases = "/apis/coordination.k8s.io/v1/namespaces/wharfline-system/leases";
         let time = format!("2024-05-01T{:02}:{:02}:{:02}.000000Z", beats / 3600, beats / 60 % 60, beats % 60);
         let spec = json!({ "holderIdentity": self.incarnation(), "renewTime": time });
-        let patch = json!({ "spec": spec });
+        let told = json!({ "annotations": { "wharfline.dev/boot-id": self.behaviour.borrow().boot } });
+        let patch = json!({ "metadata": told, "spec": spec });
         let (code, _) = ask(&self.client, "PATCH", &format!("{leases}/{}", self.name), Some(&patch)).await;
         if code == 404 {
             let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": { "name": self.name, "namespace": "wharfline-system" }, "spec": spec });
+                "metadata": { "name": self.name, "namespace": "wharfline-system", "annotations": told["annotations"] },
+                "spec": spec });
             let (code, answer) = ask(&self.client, "POST", leases, Some(&lease)).await;
             assert_eq!(code, 200, "{answer}");
         }
     }
 
-    /// Who holds the lease: a daemon of this boot.
+    /// Who holds the lease. It is kept with the journal, from one boot to the next.
     fn incarnation(&self) -> String {
-        format!("{} since {}", self.name, self.behaviour.borrow().boot)
+        format!("{} with its journal", self.name)
     }
 
     /// Everything that the daemon would write now; each patch differs from what is seen.
@@ -654,13 +656,17 @@ impl FakeNode {
             "reason": if other { "OtherDriver" } else { behaviour.unready }, "message": "as told" });
         let shaky = allocation["spec"]["tasks"][0]["env"].get(behaviour.shaky).is_some();
         let unsteady = behaviour.unsteady || shaky || bad;
+        // Nothing is said of one that never was.
+        let doubted = unsteady || !crate::bench::condition(instance, "Steady").is_null();
         let steady = json!({ "type": "Steady", "status": if unsteady { "False" } else { "True" },
             "reason": "as told", "message": "as told" });
+        let conditions: Vec<_> =
+            [Some(ready), Some(steady).filter(|_| doubted)].into_iter().flatten().collect();
         let usual = format!("id-{}", self.name);
         let node_id = if behaviour.node_id.is_empty() { &usual } else { &behaviour.node_id };
         let said = json!({ "nodeId": node_id, "maxVolumes": behaviour.max_volumes,
             "topology": { "dir/node": self.name }, "capabilities": behaviour.capabilities,
-            "provider": { "name": driver, "version": "1" }, "conditions": [ready, steady],
+            "provider": { "name": driver, "version": "1" }, "conditions": conditions,
             "rooms": rooms(behaviour, instance) });
         push(patches, "plugininstances", instance, said);
     }

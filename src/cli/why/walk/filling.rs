@@ -79,7 +79,7 @@ impl Walk<'_> {
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
             self.add_calls(&mut branch, snapshot, &status.calls);
             branch.next = status.next_attempt_time;
-            if is_true(&status.conditions, HANDLE_SHARED) {
+            if is_true(&status.conditions, HANDLE_SHARED) || branch.reason == HANDLE_SHARED {
                 let keep = r#"'{"spec": {"deletionPolicy": "Retain"}}'"#;
                 let subject = branch.subject.words("");
                 branch.hint = format!(

@@ -49,7 +49,7 @@ impl Walk<'_> {
 }
 
 /// Of a node whose present boot was said to be off.
-pub(super) const SAID_OFF: &str = "said to be off";
+const SAID_OFF: &str = "said to be off";
 
 /// Why nothing new comes to a node that is heard, and what would end that.
 pub(super) fn closed(node: &Node) -> Option<(&'static str, String)> {

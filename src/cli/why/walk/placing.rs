@@ -3,7 +3,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::nodes::{SAID_OFF, closed};
+use super::nodes::closed;
 use super::{Service, Walk, key};
 use crate::api::Allocation;
 use crate::api::meta::{Condition, ObjectRef};
@@ -61,7 +61,7 @@ impl Walk<'_> {
             return Some(seen);
         }
         let serves = allocation.spec.tasks.iter().any(|t| t.csi_plugin.is_some());
-        if let Some((word, way_out)) = closed(node).filter(|(word, _)| !serves || *word == SAID_OFF) {
+        if let Some((word, way_out)) = closed(node).filter(|_| !serves) {
             return Some(told(&name, word.to_owned(), way_out));
         }
         let mut labels = allocation.spec.node_selector.iter();
