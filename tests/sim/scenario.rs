@@ -398,6 +398,16 @@ impl Run {
         Ok(effects)
     }
 
+    /// Nothing is left of what was taken from a node: from here on nothing is excused by that, but for what has been.
+    fn excuse_no_more(&self) {
+        let mut inner = self.cluster.universe.look();
+        for backend in self.cluster.backends.values() {
+            backend.forgive(|violation| checks::after_a_fence(&inner, violation));
+            backend.unfence();
+        }
+        inner.nodes.values_mut().for_each(|node| node.fenced = false);
+    }
+
     /// The whole life of seventy objects.
     pub fn seventy(&mut self, calm: bool, quiet: bool) -> Result<Report, String> {
         let manifests = shuffled(seventy(self.faults.mistaken()));
@@ -434,14 +444,7 @@ impl Run {
             amiss.extend(checks::let_in(&cluster.universe.look()).err());
             amiss
         })?;
-        // Nothing is left of what was taken from a node: from here on nothing is excused by that, but for what has been.
-        let mut inner = self.cluster.universe.look();
-        for backend in self.cluster.backends.values() {
-            backend.forgive(|violation| checks::after_a_fence(&inner, violation));
-            backend.unfence();
-        }
-        inner.nodes.values_mut().for_each(|node| node.fenced = false);
-        drop(inner);
+        self.excuse_no_more();
         if quiet {
             // A driver that has died again and again is called steady once it has been well for a minute: that is news.
             self.settle("every driver is steady", |cluster, most| {
