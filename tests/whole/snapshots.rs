@@ -37,7 +37,7 @@ fn a_claim_begins_with_what_was_there_when_its_snapshot_was_taken() {
     assert_eq!((&monday["status"]["size"], &monday["status"]["ready"]), (&json!("64Mi"), &json!(true)));
     assert!(monday["status"]["creationTime"].is_string(), "{monday}");
     let table = rig.run(&["get", "snapshots"]);
-    for word in ["READY", "SOURCE", "SIZE", "true", "data", "64Mi"] {
+    for word in ["READY", "SOURCE", "SIZE", "True", "data", "64Mi"] {
         assert!(table.contains(word), "{word} is missing in\n{table}");
     }
     rig.kill();
