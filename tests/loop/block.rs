@@ -74,6 +74,30 @@ async fn a_device_has_the_size_of_its_volume_and_may_be_read_only() {
     backend.assert_nothing_left();
 }
 
+/// The next who gets the device, such as a `mount -o loop` of somebody else, would not be able to write.
+#[tokio::test]
+async fn a_device_that_could_only_be_read_is_left_to_others_as_it_was() {
+    let backend = Backend::new();
+    let driver = backend.all();
+    let capability = block(Access::SingleNodeMultiWriter);
+    let id = driver.volume("disk", MIB, &capability).await;
+    let context = driver.attach(&id, "node-a", &capability).await.unwrap();
+    let (staging, target) = (backend.staging("disk"), backend.target("one"));
+    let staged = stage(&id, &context, &staging, &capability);
+    driver.stage(staged.clone()).await.unwrap();
+    driver.publish(rig::read_only(rig::publish(&staged, &target))).await.unwrap();
+    let place = backend.devices()[0].replace("/dev/", "/sys/block/") + "/ro";
+    let read_only = || fs::read_to_string(&place).unwrap();
+    assert_eq!(read_only(), "1\n");
+    driver.unpublish(&id, &target).await.unwrap();
+    driver.unstaged(&id, &staging).await;
+    assert_eq!(read_only(), "0\n");
+    driver.detach(&id, "node-a").await.unwrap();
+    driver.delete(&id).await.unwrap();
+    driver.stop().await;
+    backend.assert_nothing_left();
+}
+
 /// A device is one: it is written while one of those who have it may write, whoever was first, and by nobody once only
 /// readers are left.
 #[tokio::test]

@@ -160,12 +160,19 @@ pub(crate) fn reopen(seen: &LoopDevice) -> io::Result<Option<OwnedFd>> {
     Ok((described(seen.path.clone(), &device, &status)? == *seen).then_some(device))
 }
 
-/// Takes the file away from the device, if it is still the one that was seen. Whoever has it open keeps it: look again.
+/// Takes the file away from the device, if it is still the one that was seen. Whoever has it open keeps it: look again. That nobody
+/// may write outlives the file in the kernel, and whoever gets the device next would have it: once nobody has it, it goes.
 pub(crate) fn detach(seen: &LoopDevice) -> io::Result<()> {
-    match reopen(seen)? {
-        Some(device) => loop_clear(device),
-        None => Ok(()),
+    let Some(device) = reopen(seen)? else { return Ok(()) };
+    loop_clear(&device)?;
+    // The kernel lets go of the file with the last who has the device open.
+    drop(device);
+    if let Some(device) = open(&seen.path)?
+        && loop_status(&device)?.is_none()
+    {
+        set_block_read_only(&device, false)?;
     }
+    Ok(())
 }
 
 /// Lets the device be written, or not, by whoever opens it from now on.
