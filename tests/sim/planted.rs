@@ -59,7 +59,7 @@ const FAULTS: &[Fault] = &[
     fault("calls-side-by-side", "S6", &["overlaps"], By::Seeds(100)),
     fault("host-replaced-at-once", "S6", &["overlaps"], By::Seeds(300)).last(5),
     fault("asked-is-released", "S6", &["overlaps"], By::Seeds(200)).last(5),
-    fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(300)).last(176),
+    fault("let-go-and-on", "S6", &["overlaps"], By::Seeds(400)).last(368),
     fault("directory-first", "S7", &["S7: "], By::Seeds(100)),
     fault("acknowledged-unsynced", "S8", &["S8: "], By::Seeds(100)).last(16),
     fault("another-name", "S8", &["rule 1: CreateVolume", ": Volume"], By::Seeds(100)).last(3),
