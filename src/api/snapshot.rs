@@ -268,6 +268,25 @@ impl Snapshot {
         Some(of.unwrap_or(&self.spec.source.node_name)).filter(|node| !node.is_empty())
     }
 
+    /// Its plugin and what that knows it, or the group that it is, by; absent before that is known.
+    pub fn handle(&self) -> Option<(&str, &str)> {
+        let source = &self.spec.source;
+        if !self.is_cut() {
+            return Some((&source.plugin, &source.handle));
+        }
+        let status = self.status.as_ref().filter(|status| !status.handle.is_empty())?;
+        Some((&status.of.as_ref()?.plugin, &status.handle))
+    }
+
+    /// The same of all pictures that it is: of several volumes there is one each.
+    pub fn handles(&self) -> impl Iterator<Item = (&str, &str)> {
+        let status = self.status.as_ref();
+        let plugin = status.and_then(|status| Some(status.of.as_ref()?.plugin.as_str())).unwrap_or_default();
+        let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
+        let alone = self.handle().filter(|_| !self.is_group());
+        alone.into_iter().chain(members.iter().map(move |member| (plugin, member.handle.as_str())))
+    }
+
     /// Whether it is of several volumes.
     pub fn is_group(&self) -> bool {
         self.spec.source.selector.is_some()

@@ -14,6 +14,7 @@ use super::allocations::serves;
 use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{boot_id, deleting, fence_command, node_down, said_off, said_stopped, uid};
+use super::ledger::version;
 use super::plugins::hosted_alone;
 use super::wake::users_of_node;
 use super::write::Failure;
@@ -71,8 +72,7 @@ pub(crate) fn fence(context: &Context, node: &str) -> Fence {
 /// Whether a node's lease was renewed after it had been said that its present boot is off.
 fn is_disproved(context: &Context, node: &str) -> bool {
     let said = context.world.nodes.named(node).filter(|_| said_off(&context.world, node) == Fence::Stands);
-    let version = |node: &Node| node.resource_version().and_then(|version| version.parse().ok()).unwrap_or(0);
-    let said = said.map(|object| (boot_id(&context.world, node), version(&object)));
+    let said = said.map(|object| (boot_id(&context.world, node), version(&*object)));
     let since = context.said_off_since(node, said);
     plan::disproved(since, context.lease_version(node), told_by_holder(context, node))
 }

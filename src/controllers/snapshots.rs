@@ -287,10 +287,9 @@ fn before(world: &World, object: &Snapshot) -> Option<String> {
     let place = |snapshot: &Snapshot| {
         let status = snapshot.status.as_ref();
         let taken_up = status.is_some_and(|status| status.of.is_some());
-        // Who may be used stays so, however late another one comes by its handle.
-        let used = status.is_some_and(|status| is_true(&status.conditions, READY));
+        let ready = status.is_some_and(|status| is_true(&status.conditions, READY));
         let born = snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (plan::rank(snapshot.is_cut(), taken_up), !used, born, uid(snapshot))
+        (plan::rank(snapshot.is_cut(), taken_up, ready), born, uid(snapshot))
     };
     let mut twins = twins(world, object);
     twins.retain(|twin| place(twin) < place(object));

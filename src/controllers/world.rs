@@ -120,30 +120,10 @@ fn handle_of(volume: &Volume) -> Option<&str> {
     told.or(made)
 }
 
-/// The plugin of a snapshot and what that knows it by, as soon as that is known.
-pub(crate) fn snapshot_handle(snapshot: &Snapshot) -> Option<(&str, &str)> {
-    let source = &snapshot.spec.source;
-    if !snapshot.is_cut() {
-        return Some((&source.plugin, &source.handle));
-    }
-    let status = snapshot.status.as_ref().filter(|status| !status.handle.is_empty())?;
-    Some((&status.of.as_ref()?.plugin, &status.handle))
-}
-
-/// The same of all that it is: of several volumes there is a picture each.
-pub(crate) fn snapshot_handles(snapshot: &Snapshot) -> impl Iterator<Item = (&str, &str)> {
-    let status = snapshot.status.as_ref();
-    let plugin = status.and_then(|status| Some(status.of.as_ref()?.plugin.as_str())).unwrap_or_default();
-    let members = status.map(|status| status.members.as_slice()).unwrap_or_default();
-    let alone = snapshot_handle(snapshot).filter(|_| !snapshot.is_group());
-    alone.into_iter().chain(members.iter().map(move |member| (plugin, member.handle.as_str())))
-}
-
 /// The words of all that it is to its plugin: what one of them is done to is done to both of two that share it.
 pub(crate) fn snapshot_words(snapshot: &Snapshot) -> Vec<String> {
-    let mut words: Vec<_> =
-        snapshot_handles(snapshot).map(|(plugin, handle)| handle_word(plugin, handle)).collect();
-    let group = snapshot_handle(snapshot).filter(|_| snapshot.is_group());
+    let mut words: Vec<_> = snapshot.handles().map(|(plugin, handle)| handle_word(plugin, handle)).collect();
+    let group = snapshot.handle().filter(|_| snapshot.is_group());
     words.extend(group.map(|(plugin, id)| format!("group:{plugin}/{id}")));
     words
 }

@@ -174,12 +174,14 @@ pub fn shared(other: &str) -> Condition {
 pub const TAKING: &str = "Taking";
 
 /// Which of several Snapshots of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One that
-/// was cut for its object is that object's; of those that were there before one that was taken up already stays so.
-pub fn rank(cut: bool, taken_up: bool) -> u8 {
-    match (cut, taken_up) {
-        (true, _) => 0,
-        (false, true) => 1,
-        (false, false) => 2,
+/// was cut for its object is that object's, and who was ready stays so, however late another one comes by its handle; of those that
+/// were there before one that was taken up already stays so.
+pub fn rank(cut: bool, taken_up: bool, ready: bool) -> u8 {
+    match (cut, taken_up, ready) {
+        (true, _, true) => 0,
+        (true, _, false) => 1,
+        (false, true, _) => 2,
+        (false, false, _) => 3,
     }
 }
 
@@ -370,6 +372,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_one_handle_what_was_cut_and_is_ready_comes_first() {
+        let order = [(true, true, true), (true, true, false), (false, true, false), (false, false, false)];
+        let ranks = order.map(|(cut, taken_up, ready)| rank(cut, taken_up, ready));
+        assert!(ranks.is_sorted_by(|one, next| one < next), "{ranks:?}");
+        assert_eq!(rank(false, true, true), rank(false, true, false), "the second was never taken up");
     }
 
     #[test]

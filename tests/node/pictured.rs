@@ -661,3 +661,54 @@ async fn a_picture_of_something_else_is_deleted_with_its_snapshot_but_not_out_of
         scene.end().await;
     }
 }
+
+/// Nor when its picture is another Snapshot's that is made here, whether the controllers have said so or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_picture_that_is_anothers_is_not_deleted_under_that() {
+    let scene = Scene::new(picturing()).await;
+    scene.take(json!({})).await;
+    let ready = scene.ready().await;
+    let kept = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "kept" },
+        "spec": { "source": { "claimName": "data" } } });
+    let _: Snapshot = scene.rig.world.create(&scene.snapshots, kept).await;
+    let mut status = ready["status"].clone();
+    status["conditions"].take();
+    scene.rig.world.status(&scene.snapshots, "kept", status).await;
+    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    // What this node does after it has seen the deletion: so it did look at that, and asked nothing.
+    scene.rig.ask("vol-2", &Special::default()).await;
+    scene.rig.volume_up("vol-2").await;
+    assert_eq!(scene.rig.count(DELETE), 0);
+    scene.rig.world.delete(&scene.snapshots, "kept").await;
+    for name in ["snap", "kept"] {
+        let gone = |s: &Value| s["status"]["exists"] == "Down";
+        scene.rig.world.until(&scene.snapshots, name, "deleted", gone).await;
+        scene.rig.world.let_go(&scene.snapshots, name).await;
+    }
+    scene.rig.end_volume("vol-2").await;
+    scene.end().await;
+}
+
+/// What was made first would be lost at its backend.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_not_ready_keeps_its_handle_whatever_is_answered_next() {
+    let mut config = picturing();
+    config.ready_after = 2;
+    config.controller.retain(|can| *can != LISTS);
+    let scene = Scene::new(config).await;
+    scene.take(json!({})).await;
+    let cut = scene.until("cut", |s| s["status"]["exists"] == "Up").await;
+    let other = proto::Snapshot {
+        snapshot_id: "other/1".to_owned(),
+        source_volume_id: "other".to_owned(),
+        ready_to_use: true,
+        ..Default::default()
+    };
+    scene.rig.backend.always(TAKE, Answer::reply(&proto::CreateSnapshotResponse { snapshot: Some(other) }));
+    let told = scene.told("UnusableAnswer").await;
+    assert_eq!(told["status"]["handle"], cut["status"]["handle"]);
+    assert_eq!((&told["status"]["exists"], scene.rig.count(DELETE)), (&json!("Up"), 0));
+    scene.deleted().await;
+    assert_eq!(scene.rig.count(DELETE), 1);
+    scene.end().await;
+}

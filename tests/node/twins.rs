@@ -2,10 +2,10 @@
 //! node still takes nothing away from under the other.
 use serde_json::{Value, json};
 use wharfline::api::{Allocation, VolumeAttachment};
-use wharfline::csi::Rpc;
+use wharfline::csi::{Rpc, proto};
 
 use crate::support::node::{Rig, Special, uid};
-use crate::support::scripted::Config;
+use crate::support::scripted::{Answer, Config};
 
 fn special() -> Special {
     Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() }
@@ -115,4 +115,37 @@ async fn a_volume_whose_handle_another_has_is_not_deleted() {
     rig.world.until(&rig.volumes, "vol-1", "deleted", gone).await;
     rig.world.let_go(&rig.volumes, "vol-1").await;
     rig.finish().await;
+}
+
+/// Nor before the controllers have said so, where the other one is this node's, too; and not by the undoing of what does not fit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_was_given_the_handle_of_another_is_not_deleted_under_that() {
+    for fits in [true, false] {
+        let rig = Rig::new(Config::full()).await;
+        rig.ask("vol-1", &Special::default()).await;
+        let first = rig.volume_up("vol-1").await.status.unwrap();
+        // One byte is less than was asked for, and nothing is "not known".
+        let capacity_bytes = i64::from(!fits);
+        let volume = proto::Volume { volume_id: first.handle.clone(), capacity_bytes, ..Default::default() };
+        rig.backend
+            .always(Rpc::CreateVolume, Answer::reply(&proto::CreateVolumeResponse { volume: Some(volume) }));
+        rig.ask("vol-2", &Special::default()).await;
+        let named = |v: &Value| v["status"]["handle"] == first.handle.as_str();
+        rig.world.until(&rig.volumes, "vol-2", "it has that handle", named).await;
+        rig.backend.honest(Rpc::CreateVolume);
+        rig.world.delete(&rig.volumes, "vol-2").await;
+        // Another volume's whole life: the host has looked at this one by then.
+        rig.ask("vol-0", &Special::default()).await;
+        rig.volume_up("vol-0").await;
+        rig.end_volume("vol-0").await;
+        assert_eq!(rig.count(Rpc::DeleteVolume), 1, "vol-0 alone, {fits}");
+        // Nobody keeps it any more.
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        for name in ["vol-1", "vol-2"] {
+            let gone = |v: &Value| v["status"]["exists"] == "Down";
+            rig.world.until(&rig.volumes, name, "deleted", gone).await;
+            rig.world.let_go(&rig.volumes, name).await;
+        }
+        rig.finish().await;
+    }
 }

@@ -157,9 +157,11 @@ async fn undo(
     if let Some(handle) = all.into_iter().find(|handle| is_anothers(node, look, handle)) {
         let message =
             format!("the plugin answered with a group of snapshots that has another's \"{handle}\": {fault}");
-        part.exists = Some(Rung::Unknown);
-        part.handle.clone_from(&taken.group_snapshot_id);
-        part.members = members(look, &taken.snapshots);
+        if part.handle.is_empty() {
+            part.exists = Some(Rung::Unknown);
+            part.handle.clone_from(&taken.group_snapshot_id);
+            part.members = members(look, &taken.snapshots);
+        }
         return Err(Blocked::Answer(message));
     }
     let request = proto::DeleteVolumeGroupSnapshotRequest {

@@ -191,6 +191,21 @@ fn is_anothers(node: &Node, volume: &Volume, handle: &str) -> bool {
     !handle.is_empty() && node.caches.volumes.all().iter().any(has)
 }
 
+/// Nothing is called: what there is to say is written. When to look again, which is also by time where another volume of the handle
+/// is to go first and the controllers have not said that it is there: then nobody tells of its end.
+async fn stay(
+    node: &Arc<Node>,
+    volume: &Volume,
+    part: Option<HostPart>,
+    (key, wanted, seen): (&str, provision::Wanted, provision::Seen),
+) -> Option<Duration> {
+    let told = volume.status.as_ref().is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED));
+    let waits = wanted == provision::Wanted::Deleted && seen.exists != Rung::Down && seen.shared && !told;
+    let again = waits.then(|| node.retry.failed(&format!("{key}/shared"), HANDLE_SHARED.to_owned()));
+    let written = if let Some(part) = part { write(node, volume, &part).await } else { None };
+    [again, written].into_iter().flatten().min()
+}
+
 /// Whether somebody has the volume that this one is a copy of.
 fn source_used(node: &Node, volume: &Volume) -> Option<bool> {
     let content = volume.spec.source.create.as_ref()?.content.as_ref()?;
@@ -252,8 +267,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         // What could not be written before is written now.
         Next::Wait(_) | Next::Converged => {
             let absent = (wanted, create, seen.exists) == (provision::Wanted::Deleted, true, Rung::Down);
-            let part = if absent { nothing_there(before, host) } else { said? };
-            return write(node, volume, &part).await;
+            let part = if absent { Some(nothing_there(before, host)) } else { said };
+            return stay(node, volume, part, (&key, wanted, seen)).await;
         }
     };
     let retry = format!("{key}/{step:?}");

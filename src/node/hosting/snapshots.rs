@@ -169,7 +169,11 @@ pub(super) async fn step(
         Next::Wait(reason) => {
             let taking = Blocked::Wait(reason).condition_of(TAKEN, snapshot.meta().generation);
             let part = HostPart { observed_epoch: host.epoch, taking: Some(taking), ..before };
-            return write(node, &look, &part).await;
+            // Of the end of another one nobody tells, unless the controllers have said that it is there.
+            let told = is_true(&status.conditions, HANDLE_SHARED);
+            let again = (deleting && seen.shared && !told)
+                .then(|| node.retry.failed(&format!("{}/shared", look.key), HANDLE_SHARED.to_owned()));
+            return [again, write(node, &look, &part).await].into_iter().flatten().min();
         }
         // What could not be written before is written now.
         Next::Converged if unsaid(wanted, before.exists) => {
@@ -487,24 +491,23 @@ pub(super) fn not_taken(
 pub(super) fn is_anothers(node: &Node, look: &Look<'_>, handle: &str) -> bool {
     let uid = look.snapshot.uid();
     let has = |other: &Arc<Snapshot>| {
-        let status = other.status.as_ref().filter(|status| status.of.is_some());
-        let plugin = status.and_then(|status| status.of.as_ref()).map(|of| of.plugin.as_str());
-        let handles = status.map(|s| s.members.iter().map(|m| m.handle.as_str()).chain([s.handle.as_str()]));
-        let wanted =
-            Wanted::of(other.meta().deletion_timestamp.is_some(), other.is_cut(), other.spec.deletion_policy);
-        other.uid() != uid
-            && wanted != Wanted::Deleted
-            && plugin == Some(look.of.plugin.as_str())
-            && handles.is_some_and(|mut handles| handles.any(|one| one == handle))
+        let deleting = other.meta().deletion_timestamp.is_some();
+        let wanted = Wanted::of(deleting, other.is_cut(), other.spec.deletion_policy);
+        let known = (look.of.plugin.as_str(), handle);
+        let same = other.handles().chain(other.handle()).any(|one| one == known);
+        other.uid() != uid && wanted != Wanted::Deleted && same
     };
     !handle.is_empty() && node.caches.snapshots.all().iter().any(has)
 }
 
 /// The plugin answered with something else than was asked. It may be another Snapshot's, which the controllers know: the Snapshot says so,
-/// and it is deleted with that, if nobody else has it. Of a group nothing is deleted alone (CO-CTRL-95).
+/// and it is deleted with that, if nobody else has it. One whose handle is known keeps that: what was made first would be lost. Of
+/// a group nothing is deleted alone (CO-CTRL-95).
 fn does_not_fit(taken: &proto::Snapshot, part: &mut HostPart, fault: &check::Fault) -> Blocked {
-    part.exists = Some(Rung::Unknown);
-    (part.handle, part.group_id) = (taken.snapshot_id.clone(), taken.group_snapshot_id.clone());
+    if part.handle.is_empty() {
+        part.exists = Some(Rung::Unknown);
+        (part.handle, part.group_id) = (taken.snapshot_id.clone(), taken.group_snapshot_id.clone());
+    }
     let of = if taken.group_snapshot_id.is_empty() { "" } else { ", and of a group" };
     Blocked::Answer(format!(
         "the plugin answered with a snapshot that does not fit{of}; it is kept, for it may be another's, until this one is deleted: {fault}"

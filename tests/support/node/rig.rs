@@ -335,6 +335,13 @@ impl Rig {
         self.world.let_go(&self.volumes, name).await;
     }
 
+    /// A volume whose object was taken off by force is found again by its name, so that nothing is left of the test.
+    pub async fn end_lost_volume(&self, name: &str) {
+        self.ask(name, &Special::default()).await;
+        self.volume_up(name).await;
+        self.end_volume(name).await;
+    }
+
     /// Everything that [`Rig::running`] made is taken away again.
     pub async fn end_all(&self) {
         self.end_alloc("app").await;
