@@ -84,6 +84,9 @@ pub const READY: &str = "Ready";
 
 /// The condition of a Volume, or a Snapshot, whose plugin and handle another one has, too: what is done to the one is done to both.
 pub const HANDLE_SHARED: &str = "HandleShared";
+/// The reason of that condition of an object that was given what is another's. It stays so when the other one is gone: nobody knows
+/// what is in it, or whether that is to be kept.
+pub const HANDLE_OF_ANOTHER: &str = "HandleOfAnother";
 
 /// Puts `new` in its place in the list, keeping the transition time while the truth stays the same.
 pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition, now: Time) {

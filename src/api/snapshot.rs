@@ -196,6 +196,11 @@ pub struct SnapshotStatus {
     /// gets its first host once it is named here, and nothing is deleted while one is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<String>,
+    /// The handles, of a group those of its pictures and its own, that were compared with those of all other Snapshots: which of them
+    /// has one of them, too, is in the condition `HandleShared`. Written by the snapshots controller; its host deletes nothing by
+    /// another one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handles_checked: Vec<String>,
     /// The newest epoch whose host was asked and said that it makes no more calls. Written by that host, on a state in
     /// which it is asked.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -245,6 +250,22 @@ impl SnapshotStatus {
     pub fn calling_host(&self) -> Option<&Host> {
         self.controller.as_ref().filter(|host| host.epoch != self.released_epoch)
     }
+
+    /// All that its plugin knows it by; nothing before that is known.
+    pub fn known_by(&self) -> impl Iterator<Item = &str> {
+        known_by(&self.handle, &self.members)
+    }
+
+    /// Whether all of these handles were compared.
+    pub fn has_checked<'a>(&self, mut handles: impl Iterator<Item = &'a str>) -> bool {
+        handles.all(|handle| self.handles_checked.iter().any(|one| one == handle))
+    }
+}
+
+/// All that a plugin knows one by that has this handle and, if it is of several volumes, these pictures.
+pub fn known_by<'a>(handle: &'a str, members: &'a [Member]) -> impl Iterator<Item = &'a str> {
+    let own = Some(handle).filter(|handle| !handle.is_empty());
+    members.iter().map(|member| member.handle.as_str()).chain(own)
 }
 
 impl SnapshotOf {

@@ -230,6 +230,10 @@ pub struct VolumeStatus {
     /// The Snapshots that are being cut of this volume, likewise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<ObjectRef>,
+    /// The handle that was compared with those of all other Volumes: which of them has it, too, is in the condition `HandleShared`.
+    /// Written by the volumes controller; its host deletes nothing by another one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub handle_checked: String,
     /// Whether the backend has it, as the host knows. Absent = the host has said nothing yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exists: Option<Rung>,

@@ -37,7 +37,10 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
                 return Ok(left);
             }
             if confirmed(&context, node).await? {
-                fields(&context, &object, json!({ "fenced": true })).await?;
+                let seen = json!({ "resourceVersion": object.resource_version() });
+                let patch = json!({ "metadata": seen, "spec": { "fenced": true } });
+                // It may be heard while this is on its way.
+                context.merge_while(&*object, patch, context.unrenewed(node)).await?;
                 return Ok(None);
             }
             // It was heard just now.

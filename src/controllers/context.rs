@@ -480,7 +480,7 @@ impl Context {
     /// other as fast as they can.
     pub(crate) async fn merge<K: Cached + Writable>(&self, object: &K, patch: Value) -> Result<K, Failure> {
         let Some(words) = patch.get("status").and_then(words) else {
-            return self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await;
+            return self.write.merge((K::cache(&self.world), &self.ledger), object, (patch, |_| {})).await;
         };
         // Each controller writes fields of its own.
         let fields = words.keys().map(String::as_str).collect::<Vec<_>>().join(",");
@@ -490,9 +490,20 @@ impl Context {
         if let Some((_, at)) = said().get(&key).filter(|(last, _)| *last == words) {
             return Err(Failure::Unsaid(SAID_AGAIN.saturating_sub(at.elapsed())));
         }
-        let merged = self.write.merge((K::cache(&self.world), &self.ledger), object, patch).await?;
+        let merged = self.write.merge((K::cache(&self.world), &self.ledger), object, (patch, |_| {})).await?;
         said().insert(key, (words, Instant::now()));
         Ok(merged)
+    }
+
+    /// Merges what is not of the status, as long as `silent` says nothing: else a conflict.
+    pub(crate) async fn merge_while<K: Cached + Writable>(
+        &self,
+        object: &K,
+        patch: Value,
+        silent: Unrenewed,
+    ) -> Result<K, Failure> {
+        let tell = |extensions: &mut http::Extensions| drop(extensions.insert(silent));
+        self.write.merge((K::cache(&self.world), &self.ledger), object, (patch, tell)).await
     }
 
     /// Replaces the status by compare-and-swap.

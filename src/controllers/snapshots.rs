@@ -15,12 +15,13 @@ use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
 use super::world::{World, snapshot_words};
 use super::write::Failure;
-use crate::api::meta::{HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true};
+use crate::api::meta::{Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{Owner, RELEASING, SOURCE_NOT_READY};
+use crate::plan::handle::{self, Twin, Whose};
 use crate::plan::host::Decision;
 use crate::plan::registry::Service;
 use crate::plan::snapshot::{self as plan, Facts, Source, TAKING, Wanted};
@@ -30,7 +31,8 @@ use crate::plan::volume::{self, Farewell};
 pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
     let asked_on = asked_on(&context, &object, &status);
-    let all = facts(&object, &status, (None, asked_on));
+    let (anothers, ending) = (anothers(&context.world, &object), ending(&context.world, &object));
+    let all = Facts { anothers: anothers.as_deref(), ..facts(&object, &status, (None, asked_on)) };
     if plan::gone(&all) {
         tell_what_stays(&context, &object, &all).await;
         context.release(&*object).await?;
@@ -55,12 +57,19 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     };
     let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
     let again = [again, doubt.then_some(PATIENCE), asked_on].into_iter().flatten().min();
-    let first = unusable(&context.world, &object);
-    let all = Facts { before: first.as_deref(), ..facts(&object, &new, (waits.as_ref(), asked_on)) };
+    let (anothers_name, ending) = (anothers.as_deref(), ending.as_deref());
+    let all = Facts { anothers: anothers_name, ending, ..facts(&object, &new, (waits.as_ref(), asked_on)) };
     let condition = plan::standing(&all);
-    let other = shared(&context.world, &object);
+    let word = whose(&context.world, &object) != Whose::Unsaid;
+    let other = match &anothers {
+        Some(of) => Some(handle::anothers(of)),
+        None => shared(&context.world, &object).map(|other| handle::shared(&other)),
+    };
+    let checked: Vec<_> = new.known_by().map(str::to_owned).collect();
+    let awaited =
+        word && status.handles_checked != checked && plan::waits_for_word(&all, !checked.is_empty());
     if [RELEASING, SOURCE_NOT_READY, TAKING].contains(&condition.reason.as_str())
-        && !told
+        && !(told || awaited)
         && other.is_none()
         && let Some(left) = context.soon(&*object)
     {
@@ -69,20 +78,25 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     let condition = condition.of_generation(object.metadata.generation);
     let mut conditions = with_condition(&context, &status.conditions, condition);
     match other {
-        Some(other) => conditions = with_condition(&context, &conditions, plan::shared(&other)),
+        Some(other) => conditions = with_condition(&context, &conditions, other),
         None => conditions.retain(|condition| condition.kind != HANDLE_SHARED),
     }
+    // Our cache has all that was written of any Snapshot before these handles: that was looked at for the condition.
+    let says = word && (awaited || told || conditions != status.conditions);
+    let checked = if says { checked } else { status.handles_checked.clone() };
     if told {
         // Who was neither asked to let go nor has done so is judged by its silence.
         let replaced = status.calling_host().filter(|_| new.controller != status.controller).cloned();
         let mut object = (*object).clone();
-        object.status = Some(SnapshotStatus { conditions, ..new });
+        object.status = Some(SnapshotStatus { conditions, handles_checked: checked, ..new });
         match replaced {
             Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
             None => context.replace_status(&object).await?,
         };
-    } else if conditions != status.conditions {
-        context.merge(&*object, json!({ "status": { "conditions": conditions } })).await?;
+    } else if conditions != status.conditions || checked != status.handles_checked {
+        let checked = Some(checked).filter(|checked| !checked.is_empty());
+        let patch = json!({ "status": { "conditions": conditions, "handlesChecked": checked } });
+        context.merge(&*object, patch).await?;
     }
     Ok(again)
 }
@@ -98,38 +112,27 @@ fn asked_on(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Op
     MOST.checked_sub(since).filter(|left| !left.is_zero())
 }
 
-/// Whether it is known what the plugin calls it.
 /// Tells of one that goes what stays at the backend.
 async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>) {
     let status = object.status.clone().unwrap_or_default();
     let plugin = status.of.as_ref().map(|of| of.plugin.as_str()).unwrap_or_default();
-    let how = (object.is_cut(), is_named(object, &status));
+    let how = (object.is_cut(), is_named(object, &status), facts.anothers.is_some());
     let (reason, sentence) = match plan::farewell(facts.wanted, facts.exists, how) {
         Farewell::None => return,
+        Farewell::Anothers => {
+            let (handle, other) = (&status.handle, facts.anothers.unwrap_or_default());
+            let sentence = format!(
+                "nothing was deleted at plugin \"{plugin}\": its handle \"{handle}\" is that of {other}"
+            );
+            (HANDLE_OF_ANOTHER, sentence)
+        }
         Farewell::Kept => {
             let (what, again) = if object.is_group() {
                 ("group ", "")
             } else {
                 ("", ", and can be used again: wharfline snapshot adopt")
             };
-            let with = twins(&context.world, object).into_iter().find(|twin| {
-                Wanted::of(deleting(&**twin), twin.is_cut(), twin.spec.deletion_policy) == Wanted::Deleted
-            });
-            match with {
-                Some(twin) => {
-                    let other = in_words(&twin);
-                    (
-                        "Kept",
-                        format!(
-                            "{other} has the same handle and is being deleted with its data: with deletionPolicy: Retain of that one, too, it stays"
-                        ),
-                    )
-                }
-                None => (
-                    "Kept",
-                    format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle),
-                ),
-            }
+            ("Kept", format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle))
         }
         Farewell::KeptInDoubt => {
             let sentence = format!(
@@ -142,6 +145,7 @@ async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>
     context.tell::<Snapshot>(&reference(object), reason, &sentence).await;
 }
 
+/// Whether it is known what the plugin calls it.
 fn is_named(object: &Snapshot, status: &SnapshotStatus) -> bool {
     !status.handle.is_empty() || !object.is_cut()
 }
@@ -158,7 +162,8 @@ fn facts<'a>(
         known: asked_on.is_none(),
         ready: status.ready,
         copy: status.copies.first().map(String::as_str),
-        before: None,
+        anothers: None,
+        ending: None,
         waits,
         taking: status.taking.as_ref().filter(|told| told.status != Truth::True),
     }
@@ -291,21 +296,22 @@ fn before(world: &World, object: &Snapshot) -> Option<String> {
         let born = snapshot.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (plan::rank(snapshot.is_cut(), taken_up, ready), born, uid(snapshot))
     };
-    let mut twins = twins(world, object);
-    twins.retain(|twin| place(twin) < place(object));
-    twins.into_iter().min_by_key(|twin| place(twin)).map(|first| in_words(&first))
+    let first = others(world, object).filter(|twin| place(twin) < place(object));
+    first.min_by_key(|twin| place(twin)).map(|first| in_words(&first))
 }
 
-/// Whose handle one has that was cut for its object, which therefore is not to be used; so it stays when that other one is gone, for nobody
-/// knows what is in it. One that was there before is what a person says.
-pub(super) fn unusable(world: &World, object: &Snapshot) -> Option<String> {
-    if !object.is_cut() {
-        return None;
-    }
-    let status = object.status.as_ref();
-    let known = status.into_iter().flat_map(|status| &status.conditions).find(|c| c.kind == READY);
-    let so_far = known.filter(|known| known.reason == HANDLE_SHARED).map(|_| "another one".to_owned());
-    before(world, object).or(so_far)
+/// Whose handle a Snapshot has that was cut for its object, if that is another's: it is never used.
+pub(super) fn anothers(world: &World, object: &Snapshot) -> Option<String> {
+    let anothers = whose(world, object) == Whose::Anothers;
+    let of = || others(world, object).find(|other| is_owner(object, other)).map(|of| in_words(&of));
+    anothers.then(|| of().unwrap_or_else(|| "another one".to_owned()))
+}
+
+/// What is being deleted of the handle that a Snapshot has that was cut for its object: before the end of that it is not used.
+pub(super) fn ending(world: &World, object: &Snapshot) -> Option<String> {
+    let unsaid = whose(world, object) == Whose::Unsaid;
+    let of = || others(world, object).find(|other| is_owner(object, other)).map(|of| in_words(&of));
+    unsaid.then(|| of().unwrap_or_else(|| "another one".to_owned()))
 }
 
 /// The Snapshots that are the same to the plugin as this one, or of which one picture is, itself left out.
@@ -316,13 +322,58 @@ fn twins(world: &World, object: &Snapshot) -> Vec<Arc<Snapshot>> {
     all
 }
 
+/// The same, but for those that were given what is another's: these are nothing to the plugin.
+fn others(world: &World, object: &Snapshot) -> impl Iterator<Item = Arc<Snapshot>> {
+    twins(world, object).into_iter().filter(|other| said(other) != Some(Whose::Anothers))
+}
+
+/// What was said of whose the handles are that a Snapshot was given. What was ready once is its own: before that was said of handles it
+/// was so all the same.
+fn said(object: &Snapshot) -> Option<Whose> {
+    let status =
+        object.status.as_ref().filter(|status| object.is_cut() && status.known_by().next().is_some())?;
+    let anothers = |c: &Condition| c.kind == HANDLE_SHARED && c.reason == HANDLE_OF_ANOTHER;
+    let checked = status.has_checked(status.known_by());
+    if checked && status.conditions.iter().any(anothers) {
+        return Some(Whose::Anothers);
+    }
+    (checked || is_true(&status.conditions, READY)).then_some(Whose::Own)
+}
+
+/// Whose the handles are that its plugin gave it. One that was there before is what a person says.
+fn whose(world: &World, object: &Snapshot) -> Whose {
+    if !object.is_cut() {
+        return Whose::Own;
+    }
+    let twins = others(world, object).filter(|other| is_owner(object, other)).map(|other| {
+        let wanted = Wanted::of(deleting(&*other), other.is_cut(), other.spec.deletion_policy);
+        let gone = other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down);
+        if wanted == Wanted::Deleted || gone { Twin::Goes } else { Twin::Keeps }
+    });
+    handle::whose(said(object), twins)
+}
+
+/// Whether another Snapshot of its handle had it before it: it was taken up for a person, or the controllers said so, or it is older.
+fn is_owner(object: &Snapshot, other: &Snapshot) -> bool {
+    let born = |one: &Snapshot| (one.metadata.creation_timestamp.as_ref().map(|time| time.0), uid(one));
+    let taken_up = other.status.as_ref().is_some_and(|status| status.of.is_some());
+    if other.is_cut() {
+        said(other) == Some(Whose::Own) || said(other).is_none() && born(other) < born(object)
+    } else {
+        taken_up
+    }
+}
+
 /// Another Snapshot that is the same to the plugin, was taken up and would lose its data with this one.
 fn shared(world: &World, object: &Snapshot) -> Option<String> {
-    let loses = |twin: &&Arc<Snapshot>| {
-        let wanted = Wanted::of(deleting(&***twin), twin.is_cut(), twin.spec.deletion_policy);
-        twin.status.as_ref().is_some_and(|status| status.of.is_some()) && wanted != Wanted::Deleted
+    let loses = |twin: &Arc<Snapshot>| {
+        let wanted = Wanted::of(deleting(&**twin), twin.is_cut(), twin.spec.deletion_policy);
+        let taken_up = twin.status.as_ref().is_some_and(|status| status.of.is_some());
+        // Of what was cut and is not said to be its own, that is said first.
+        let has = if twin.is_cut() { said(twin) == Some(Whose::Own) } else { taken_up };
+        has && wanted != Wanted::Deleted
     };
-    twins(world, object).iter().find(loses).map(|twin| in_words(twin))
+    others(world, object).find(loses).map(|twin| in_words(&twin))
 }
 
 fn plugin_of(object: &Snapshot) -> Option<&str> {

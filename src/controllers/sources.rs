@@ -103,8 +103,13 @@ fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look 
     let Some(pictured) = status.of.filter(|_| status.ready) else {
         return not_there(SourceState::NotReady("it is not ready".to_owned()));
     };
-    if let Some(other) = snapshots::unusable(world, &of) {
+    if let Some(other) = snapshots::anothers(world, &of) {
         return not_there(SourceState::NotReady(format!("its plugin gave it the handle of {other}")));
+    }
+    if let Some(other) = snapshots::ending(world, &of) {
+        return not_there(SourceState::NotReady(format!(
+            "{other}, which has the same handle, is being deleted"
+        )));
     }
     let picture = match member(&of, &pictured, claim) {
         Ok(Some(member)) => member,

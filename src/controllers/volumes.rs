@@ -1,5 +1,6 @@
 //! Volumes: who makes their controller calls, where they stand, and when their object goes.
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Value, json};
@@ -12,9 +13,12 @@ use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
 use crate::api::claim::ClaimPhase;
-use crate::api::meta::{AsSeen, HANDLE_SHARED, ObjectRef, READY, Truth, is_true};
+use crate::api::meta::{
+    AsSeen, Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true,
+};
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
+use crate::plan::handle::{self, Twin, Whose};
 use crate::plan::host::Decision;
 use crate::plan::volume::{self, Claim, Facts, Farewell};
 
@@ -66,10 +70,9 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         return Ok(None);
     }
     let (phase, condition) = volume::standing(&facts);
-    if volume::is_passing(status.phase, phase, &condition.reason)
-        && !told
-        && let Some(left) = context.soon(&*object)
-    {
+    let word = Word::of(&context.world, &object, &facts);
+    let passing = volume::is_passing(status.phase, phase, &condition.reason);
+    if !told && let Some(left) = unsaid(&context, &object, &facts, passing && word != Word::Awaited) {
         return Ok(Some(again.map_or(left, |again| again.min(left))));
     }
     let condition = condition.of_generation(object.metadata.generation);
@@ -80,6 +83,10 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     }
     new.phase = Some(phase);
     new.conditions = conditions;
+    if word == Word::Awaited || word == Word::Free && (told || new != status) {
+        // Our cache has all that was written of any Volume before this handle: that was looked at for the condition.
+        new.handle_checked.clone_from(&status.handle);
+    }
     if told {
         let mut object = (*object).clone();
         object.status = Some(new);
@@ -88,10 +95,46 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
             None => context.replace_status(&object).await?,
         };
     } else if new != status {
-        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions } });
+        let checked = Some(&new.handle_checked).filter(|handle| !handle.is_empty());
+        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions, "handleChecked": checked } });
         context.merge(&*object, patch).await?;
     }
     Ok(again)
+}
+
+/// Whether it can be said whose the handle of a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// Not yet.
+    Unsaid,
+    /// It goes with the next write.
+    Free,
+    /// Its host waits for it.
+    Awaited,
+}
+
+impl Word {
+    fn of(world: &World, object: &Volume, facts: &Facts<'_>) -> Self {
+        let status = object.status.as_ref();
+        let [handle, checked] = [status.map(|s| &s.handle), status.map(|s| &s.handle_checked)];
+        let named = handle.is_some_and(|handle| !handle.is_empty());
+        match whose(world, object) {
+            Some(Whose::Unsaid) => Self::Unsaid,
+            _ if handle != checked && volume::waits_for_word(facts, named) => Self::Awaited,
+            _ => Self::Free,
+        }
+    }
+}
+
+/// How long nothing is said of a volume: of what is `passing`, and to who is refused, for the other one knows of it first: nothing is
+/// deleted under it from then on.
+fn unsaid(context: &Context, object: &Volume, facts: &Facts<'_>, passing: bool) -> Option<Duration> {
+    let first = facts.before.as_ref().filter(|_| !facts.deleting);
+    let first = first.and_then(|first| context.world.volumes.named(first));
+    if first.is_some_and(|first| !knows_of_another(&first)) {
+        return Some(PATIENCE);
+    }
+    context.soon(object).filter(|_| passing)
 }
 
 /// Removes the finalizer, and tells what stays at the backend.
@@ -113,6 +156,13 @@ async fn let_go(context: &Context, object: &Volume, facts: &Facts<'_>) -> Outcom
                  where the plugin lists volumes"
             );
             Some(("KeptInDoubt", sentence))
+        }
+        Farewell::Anothers => {
+            let other = facts.anothers.as_deref().unwrap_or_default();
+            let sentence = format!(
+                "nothing was deleted at plugin \"{plugin}\": its handle \"{handle}\" is that of {other}"
+            );
+            Some((HANDLE_OF_ANOTHER, sentence))
         }
     };
     if let Some((reason, sentence)) = told {
@@ -146,6 +196,8 @@ pub(super) fn add_ready(context: &Context, object: &mut Volume) {
     let conditions = with_condition(context, &status.conditions, condition);
     let status = object.status.get_or_insert_default();
     (status.phase, status.conditions) = (Some(phase), conditions);
+    // It is ready: so it is its own.
+    status.handle_checked.clone_from(&status.handle);
 }
 
 /// Whether all that is being made of a volume is named in it.
@@ -258,23 +310,91 @@ fn gather<'a>(
     let mut facts = alone(world, object, status, no_host);
     let place = |object: &Volume, facts: &Facts<'_>| {
         let born = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (volume::rank(facts), born, uid(object))
+        let ready = object.status.as_ref().is_some_and(|status| is_true(&status.conditions, READY));
+        (volume::rank(facts, ready), born, uid(object))
     };
     let own = place(object, &facts);
+    match whose(world, object) {
+        Some(Whose::Anothers) => {
+            let of = others(world, object).find(|other| is_owner(object, other)).map(|of| of.name_any());
+            let of = of.map_or_else(|| "another volume".to_owned(), |of| format!("volume \"{of}\""));
+            facts.anothers = Some(of);
+            return facts;
+        }
+        Some(Whose::Unsaid) => {
+            let first = others(world, object).find(|other| is_owner(object, other));
+            facts.before = first.map(|first| first.name_any());
+            return facts;
+        }
+        Some(Whose::Own) | None => {}
+    }
     let mut first = None;
-    for other in world.twins(object) {
+    // Of what was given its handle and is not said to be its own, that is said first.
+    for other in others(world, object).filter(|other| !is_given(other) || said(other) == Some(Whose::Own)) {
         let status = other.status.clone().unwrap_or_default();
         let theirs = alone(world, &other, &status, None);
         if !theirs.deleting || theirs.kept {
             facts.shared = Some(other.name_any());
         }
         let place = place(&other, &theirs);
-        if place < own && first.as_ref().is_none_or(|(before, _)| place < *before) {
+        // Nothing is used that may be deleted under it.
+        let unaware = !is_given(object) && is_given(&other) && !knows_of_another(&other);
+        if (place < own || unaware) && first.as_ref().is_none_or(|(before, _)| place < *before) {
             first = Some((place, other.name_any()));
         }
     }
     facts.before = first.map(|(_, name)| name);
     facts
+}
+
+/// Whether its plugin gave it its handle, or is to.
+fn is_given(object: &Volume) -> bool {
+    object.spec.source.create.is_some()
+}
+
+/// The Volumes of its handle, but for those that were given what is another's: these are nothing to the plugin.
+fn others(world: &World, object: &Volume) -> impl Iterator<Item = Arc<Volume>> {
+    world.twins(object).into_iter().filter(|other| said(other) != Some(Whose::Anothers))
+}
+
+/// What was said of whose the handle is that a Volume was given. What was ready once, or held, is its own: before that was said of handles
+/// it was so all the same.
+fn said(object: &Volume) -> Option<Whose> {
+    let status = object.status.as_ref().filter(|status| !status.handle.is_empty())?;
+    let anothers = |c: &Condition| c.kind == HANDLE_SHARED && c.reason == HANDLE_OF_ANOTHER;
+    let checked = status.handle_checked == status.handle;
+    if checked && status.conditions.iter().any(anothers) {
+        return Some(Whose::Anothers);
+    }
+    let own = checked || is_true(&status.conditions, READY) || !status.holders.is_empty();
+    own.then_some(Whose::Own)
+}
+
+/// Whose the handle is that its plugin gave it; nothing for one that was there before, or has none.
+fn whose(world: &World, object: &Volume) -> Option<Whose> {
+    let given = is_given(object) && object.status.as_ref().is_some_and(|s| !s.handle.is_empty());
+    let twins = || {
+        others(world, object).filter_map(|other| {
+            let leaves = deleting(&*other) && !other.spec.is_kept();
+            let gone = other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down);
+            let twin = if leaves || gone { Twin::Goes } else { Twin::Keeps };
+            is_owner(object, &other).then_some(twin)
+        })
+    };
+    given.then(|| handle::whose(said(object), twins()))
+}
+
+/// Whether another Volume of its handle had it before it: a person said so, or the controllers did, or it is older.
+fn is_owner(object: &Volume, other: &Volume) -> bool {
+    let born =
+        |volume: &Volume| (volume.metadata.creation_timestamp.as_ref().map(|time| time.0), uid(volume));
+    !is_given(other) || said(other) == Some(Whose::Own) || said(other).is_none() && born(other) < born(object)
+}
+
+/// Whether it was told that another one has its handle, or goes anyway.
+fn knows_of_another(object: &Volume) -> bool {
+    let told = object.status.as_ref().is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED));
+    told || deleting(object)
 }
 
 /// What decides, without a look at other Volumes of the handle.
@@ -316,5 +436,6 @@ fn alone<'a>(
         copy: made_of(status),
         before: None,
         shared: None,
+        anothers: None,
     }
 }

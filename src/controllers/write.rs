@@ -89,21 +89,24 @@ impl Write {
         self.noted(to, request).await
     }
 
-    /// Merges `patch` into an object, under its status or not.
+    /// Merges `patch` into an object, under its status or not. What more the server has to know, `tell` adds to the request.
     pub(crate) async fn merge<K: Writable>(
         &self,
         to: (&Cache<K>, &Ledger),
         object: &K,
-        patch: Value,
+        (patch, tell): (Value, impl FnOnce(&mut http::Extensions)),
     ) -> Result<K, Failure> {
         let of_status = patch.get("status").is_some();
         let (at, name, params) = (path(object), object.name_any(), PatchParams::default());
         let body = Patch::Merge(patch);
-        let request = if of_status {
+        let mut request = if of_status {
             at.patch_subresource("status", &name, &params, &body)
         } else {
             at.patch(&name, &params, &body)
         };
+        if let Ok(request) = &mut request {
+            tell(request.extensions_mut());
+        }
         self.noted(to, request).await
     }
 

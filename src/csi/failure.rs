@@ -145,7 +145,8 @@ impl Failure {
 
     /// An OK whose content cannot be used.
     pub(crate) fn unusable(rpc: Rpc, fault: &Fault) -> Self {
-        let message = clean(&format!("the plugin answered OK, but {fault}"), &[]);
+        let message =
+            clean(&format!("the plugin answered OK, but {fault}; the driver must be corrected"), &[]);
         Self { breach: Some(fault.reason()), ..Self::local(rpc, Code::Internal, &message) }
     }
 

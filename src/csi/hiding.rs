@@ -57,32 +57,39 @@ pub(crate) fn hidden<'t>(text: &'t str, secrets: &[String]) -> Cow<'t, str> {
     if repeats(&text, secrets) { Cow::Borrowed(NOT_SHOWN) } else { text }
 }
 
-/// Whether a text has one of the secrets in it escaped as in JSON or by `%q`, for an address, as base64 or as hexadecimal
-/// digits.
+/// Whether a text has one of the secrets in it escaped as in JSON or by `%q`, for an address or for XML, as base64 or as
+/// hexadecimal digits.
 fn repeats(text: &str, secrets: &[String]) -> bool {
     if secrets.is_empty() {
         return false;
     }
-    let mut forms = vec![text.to_ascii_lowercase()];
+    let mut forms = vec![text.to_owned()];
     let mut unescaped = text.to_owned();
     for _ in 0..NESTED {
         for form in [Cow::Borrowed(unescaped.as_str()), Cow::Owned(unescaped.replace('+', " "))] {
-            forms.push(percent_decode_str(&form).decode_utf8_lossy().to_ascii_lowercase());
+            forms.push(percent_decode_str(&form).decode_utf8_lossy().into_owned());
         }
+        forms.push(without_entities(&unescaped));
         let next = unescape(&unescaped);
         if next == unescaped {
             break;
         }
-        forms.push(next.to_ascii_lowercase());
+        forms.push(next.clone());
         unescaped = next;
     }
+    let lower: Vec<_> = forms.iter().map(|form| form.to_ascii_lowercase()).collect();
+    // Base64 may be broken into lines.
+    let unbroken = forms.iter().map(|form| form.chars().filter(|c| !c.is_whitespace()).collect::<String>());
+    let unbroken: Vec<_> = unbroken.collect();
     let plain = |secret: &String| {
         let digits: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let secret = secret.to_ascii_lowercase();
-        forms.iter().any(|form| form.contains(&secret) || form.contains(&digits))
+        // What is not ASCII may be escaped byte by byte.
+        let bytes: String = secret.bytes().map(char::from).collect();
+        let all = [secret.to_ascii_lowercase(), bytes.to_ascii_lowercase(), digits];
+        lower.iter().any(|form| all.iter().any(|one| form.contains(one)))
     };
     let coded = |secret: &String| {
-        let in_any = |code: &String| text.contains(code.as_str()) || unescaped.contains(code.as_str());
+        let in_any = |code: &String| unbroken.iter().any(|form| form.contains(code.as_str()));
         base64s(secret).iter().any(in_any)
     };
     secrets.iter().any(|secret| plain(secret) || coded(secret))
@@ -100,6 +107,43 @@ fn base64s(text: &str) -> Vec<String> {
         }
     }
     all
+}
+
+/// A text without the entities of XML that stand for what it has words for, and for numbers of letters.
+fn without_entities(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('&') {
+        plain.push_str(before);
+        let named = after.split_once(';').and_then(|(name, left)| Some((entity(name)?, left)));
+        match named {
+            Some((letter, left)) => {
+                plain.push(letter);
+                rest = left;
+            }
+            None => {
+                plain.push('&');
+                rest = after;
+            }
+        }
+    }
+    plain + rest
+}
+
+/// The letter that an entity stands for.
+fn entity(name: &str) -> Option<char> {
+    let number = |digits: &str, radix| u32::from_str_radix(digits, radix).ok().and_then(char::from_u32);
+    match name {
+        "amp" => Some('&'),
+        "lt" => Some('<'),
+        "gt" => Some('>'),
+        "quot" => Some('"'),
+        "apos" => Some('\''),
+        _ => match name.strip_prefix('#')?.strip_prefix(['x', 'X']) {
+            Some(digits) => number(digits, 16),
+            None => number(name.strip_prefix('#')?, 10),
+        },
+    }
 }
 
 /// A text without one layer of the escapes of JSON, Go, Rust or C.
@@ -177,6 +221,11 @@ mod tests {
             ("key \u{1f511} of it", r"key \ud83d\udd11 of it"),
             ("a b c d", "?key=a+b+c+d"),
             ("a b c d", "?key=a%20b%20c%20d"),
+            ("passwörd", r"passw\xc3\xb6rd"),
+            ("passwörd", r"passw\303\266rd"),
+            ("a&b<\"c\">", "a&amp;b&lt;&quot;c&#34;&#x3e;"),
+            ("aaaa??bbbb>>cc", "YWFhYT8%2FYmJiYj4%2BY2M%3D"),
+            ("line one of it", "bGluZSBv\n  bmUgb2YgaXQ="),
             ("s3cr3t", "733363723374"),
             ("Key9", "4B657939"),
         ] {
@@ -203,6 +252,7 @@ mod tests {
             r"C:\temp\new, \u12 and \x, \u{110000}, \u{}, \u{, \",
             "dXNlcjpwYXNzd29yZA== is not yours, 68756e",
             r#"{"path":"/a\/b","text":"ö \ud83d"}"#,
+            "a & b; &amp; &#x110000; &#; &nothing;",
         ] {
             assert_eq!(hide(text, &["hunter22", JSON]), text);
         }

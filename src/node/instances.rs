@@ -134,14 +134,14 @@ fn instance_status(
     let found = progress.fingerprint.clone();
     let healthy = progress.healthy_since.is_some();
     let mut conditions = before.conditions.clone();
-    let fault = progress.fault.clone().or_else(|| progress.accused.clone());
+    let fault = progress.fault.clone();
     let fault = if healthy { fault } else { timed_out(fault.as_ref(), &before.conditions).or(fault) };
     let (word, message) = fault.unwrap_or_else(|| ("Starting".into(), String::new()));
     let steps = [
         ("Connected", progress.connected),
         ("Probed", progress.probed),
         ("Fingerprinted", healthy),
-        (READY, healthy && progress.accused.is_none()),
+        (READY, healthy),
     ];
     for (kind, holds) in steps {
         let condition = if holds {

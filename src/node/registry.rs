@@ -61,9 +61,6 @@ pub struct Progress {
     pub fault: Option<(String, String)>,
     /// What was wrong when it was looked at last, while `fault` says that it took too long.
     pub latest: Option<(String, String)>,
-    /// What it answered to a call about a volume that no driver may answer. It is not Ready until it has answered such a
-    /// call as it should, or has come anew; what it serves already goes on.
-    pub accused: Option<(String, String)>,
     /// How many of its runs in a row did not go well.
     pub bad_runs: u32,
     /// How the last of those ended.

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 mod doorway;
 mod edge;
 
-use super::context::{AtSocket, Key, Node};
+use super::context::{AtSocket, Node};
 use super::registry::{Fingerprint, Instance, InstanceKey, Progress};
 use crate::api::PluginInstance;
 use crate::api::plugin::{BEGINS, HEALTH_TIMED_OUT, OTHER_DRIVER, Provider, Role};
@@ -356,7 +356,7 @@ fn well(
         p.fingerprint = Some(found);
         // Who only closed a connection was healthy all the time, and nobody need be told.
         p.healthy_since = p.healthy_since.filter(|_| asked == Asked::TheSame).or(Some(now));
-        (p.fault, p.latest, p.accused) = (None, None, None);
+        (p.fault, p.latest) = (None, None);
     });
     // A Plugin that changed in this very moment found it neither well nor refused.
     if of_plugin(node, &before.plugin, &name).is_err() {
@@ -503,15 +503,6 @@ fn call_fault(word: &str) -> impl FnOnce(Failure) -> Fault + '_ {
 
 fn check_fault(fault: &check::Fault) -> Unready {
     Unready::Refused((fault.reason().to_owned(), format!("{fault}; the driver must be corrected")))
-}
-
-/// Notes what came of a call that makes a volume: an answer that no driver may give, or a good one.
-pub(super) fn judge(node: &Node, key: &InstanceKey, breach: Option<(&str, String)>) {
-    let accused = breach.map(|(word, sentence)| (word.to_owned(), sentence));
-    let Some((before, after)) = node.registry.progress(key, |p| p.accused = accused) else { return };
-    if before.accused != after.accused {
-        node.queue.wake(Key::Instance(key.clone()));
-    }
 }
 
 /// The Plugin changed: an instance of a driver that it does not take, or no more, is asked again who it is. Until it has

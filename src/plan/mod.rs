@@ -44,6 +44,7 @@ pub mod containerd;
 pub mod drift;
 pub mod expand;
 pub mod group;
+pub mod handle;
 pub mod holders;
 pub mod host;
 pub mod keys;

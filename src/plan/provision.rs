@@ -7,7 +7,9 @@
 //!      ╲──────▶ Unknown ───────╱     ╲─▶ Unknown ──╱
 //! ```
 //! A create that was ever in doubt is repeated by name until it answers, and only then deleted by the handle it gave
-//! (csi-obligations part 7, way 1): so nothing leaks.
+//! (csi-obligations part 7, way 1): so nothing leaks. What it answered with and does not fit is Unknown with a handle, and is deleted
+//! before it is asked for once more, unless that handle is another one's.
+use super::handle::Sole;
 use super::{Next, Reason};
 use crate::api::meta::Rung;
 
@@ -42,8 +44,9 @@ pub struct Seen {
     pub held: bool,
     /// Whether a copy or a snapshot is being made of it.
     pub copied: bool,
-    /// Whether another Volume has the same plugin and handle: deleting this one would delete that one's data.
-    pub shared: bool,
+    /// Whether another Volume has the same plugin and handle: deleting this one would delete that one's data. Unsaid also where
+    /// it has no handle, and the word on one that it had before is still there.
+    pub sole: Sole,
 }
 
 /// One call.
@@ -53,6 +56,8 @@ pub enum Step {
     Create,
     /// ValidateVolumeCapabilities for one that existed.
     Validate,
+    /// DeleteVolume of what the plugin made instead.
+    Undo,
     /// DeleteVolume by handle.
     Delete,
 }
@@ -115,21 +120,34 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
     if wanted != Wanted::Present && seen.held && !(planted!("deleted-in-use") && seen.handle_known) {
         return Next::Wait(Reason::InUse { by: "an allocation or a node that may still have it".to_owned() });
     }
+    // A word on the handle that it had before could be taken for one on that which it is given now.
+    let create = || match (seen.handle_known, seen.sole) {
+        (false, Sole::Unsaid) => Next::Wait(Reason::HandleUnchecked),
+        (false, Sole::Yes | Sole::No) | (true, _) => Next::Do(Step::Create),
+    };
     match (wanted, source, seen.exists) {
         (Wanted::Present, _, Up)
         | (Wanted::Forgotten, _, _)
         | (Wanted::Deleted, Source::Existing, _)
         | (Wanted::Deleted, Source::Create, Down) => Next::Converged,
-        (Wanted::Present, Source::Create, Down | Unknown) => Next::Do(Step::Create),
+        (Wanted::Present, Source::Create, Unknown) if seen.handle_known && !seen.held => match seen.sole {
+            Sole::Unsaid => Next::Wait(Reason::HandleUnchecked),
+            Sole::Yes => Next::Do(Step::Undo),
+            Sole::No => Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() }),
+        },
+        (Wanted::Present, Source::Create, Down | Unknown) => create(),
         (Wanted::Present, Source::Existing, Down | Unknown) => Next::Do(Step::Validate),
-        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.shared => {
+        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.sole == Sole::No => {
             Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() })
         }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.copied => {
             Next::Wait(Reason::InUse { by: "what is being made of it".to_owned() })
         }
+        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.sole == Sole::Unsaid => {
+            Next::Wait(Reason::HandleUnchecked)
+        }
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => Next::Do(Step::Delete),
-        (Wanted::Deleted, Source::Create, Up | Unknown) => Next::Do(Step::Create),
+        (Wanted::Deleted, Source::Create, Up | Unknown) => create(),
     }
 }
 
@@ -143,6 +161,7 @@ mod tests {
     fn after(step: Step, seen: Seen) -> Seen {
         match step {
             Step::Create | Step::Validate => Seen { exists: Rung::Up, handle_known: true, ..seen },
+            Step::Undo => Seen { exists: Rung::Down, handle_known: false, ..seen },
             Step::Delete => Seen { exists: Rung::Down, ..seen },
         }
     }
@@ -154,7 +173,7 @@ mod tests {
                 for exists in RUNGS {
                     for handle_known in [false, true] {
                         let mut seen =
-                            Seen { exists, handle_known, held: false, copied: false, shared: false };
+                            Seen { exists, handle_known, held: false, copied: false, sole: Sole::Yes };
                         let mut steps = 0;
                         while let Next::Do(step) = next(wanted, source, seen) {
                             seen = after(step, seen);
@@ -223,7 +242,7 @@ mod tests {
         for exists in RUNGS {
             for handle_known in [false, true] {
                 for wanted in [Wanted::Deleted, Wanted::Forgotten] {
-                    let seen = Seen { exists, handle_known, held: true, copied: false, shared: false };
+                    let seen = Seen { exists, handle_known, held: true, copied: false, sole: Sole::Yes };
                     assert!(matches!(next(wanted, Source::Create, seen), Next::Wait(_)));
                 }
             }
@@ -233,7 +252,7 @@ mod tests {
     #[test]
     fn a_create_in_doubt_is_replayed_before_it_is_deleted() {
         let seen =
-            Seen { exists: Rung::Unknown, handle_known: false, held: false, copied: false, shared: false };
+            Seen { exists: Rung::Unknown, handle_known: false, held: false, copied: false, sole: Sole::Yes };
         assert_eq!(next(Wanted::Deleted, Source::Create, seen), Next::Do(Step::Create));
     }
 
@@ -243,17 +262,42 @@ mod tests {
         for exists in RUNGS {
             for (handle_known, copied) in [(false, false), (false, true), (true, false), (true, true)] {
                 for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
-                    let seen = Seen { exists, handle_known, held: false, copied, shared: !copied };
-                    let alone = Seen { copied: false, shared: false, ..seen };
-                    let step = next(wanted, Source::Create, seen);
-                    let before = next(wanted, Source::Create, alone);
-                    if before == Next::Do(Step::Delete) {
-                        assert!(matches!(step, Next::Wait(_)), "{seen:?}");
-                    } else {
-                        assert_eq!(step, before, "{seen:?}");
+                    for sole in [Sole::Unsaid, Sole::Yes, Sole::No] {
+                        let seen = Seen { exists, handle_known, held: false, copied, sole };
+                        let alone = Seen { copied: false, sole: Sole::Yes, ..seen };
+                        let step = next(wanted, Source::Create, seen);
+                        match next(wanted, Source::Create, alone) {
+                            Next::Do(Step::Delete) if seen != alone => {
+                                assert!(matches!(step, Next::Wait(_)), "{seen:?}");
+                            }
+                            Next::Do(Step::Undo) if sole == Sole::Unsaid => {
+                                assert_eq!(step, Next::Wait(Reason::HandleUnchecked), "{seen:?}");
+                            }
+                            Next::Do(Step::Create) if sole == Sole::Unsaid && !handle_known => {
+                                assert_eq!(step, Next::Wait(Reason::HandleUnchecked), "{seen:?}");
+                            }
+                            Next::Do(Step::Undo) if sole == Sole::No => {
+                                assert!(matches!(step, Next::Wait(Reason::InUse { .. })), "{seen:?}");
+                            }
+                            same @ (Next::Do(_) | Next::Wait(_) | Next::Converged) => {
+                                assert_eq!(step, same, "{seen:?}");
+                            }
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Obligation CO-CTRL-09.
+    #[test]
+    fn what_does_not_fit_is_undone_and_asked_for_again() {
+        let answered =
+            Seen { exists: Rung::Unknown, handle_known: true, held: false, copied: false, sole: Sole::Yes };
+        assert_eq!(next(Wanted::Present, Source::Create, answered), Next::Do(Step::Undo));
+        let undone = after(Step::Undo, answered);
+        assert_eq!(next(Wanted::Present, Source::Create, undone), Next::Do(Step::Create));
+        let held = Seen { held: true, ..answered };
+        assert_eq!(next(Wanted::Present, Source::Create, held), Next::Do(Step::Create), "somebody has it");
     }
 }

@@ -213,11 +213,13 @@ pub enum Reason {
         /// The volume's plugin.
         plugin: String,
     },
-    /// Its plugin gave it the handle of another Snapshot.
-    SnapshotTwice {
-        /// The other one, as `snapshot NAMESPACE/NAME`.
+    /// Its plugin gave it the handle of another Volume, or Snapshot.
+    GivenTwice {
+        /// The other one, as `volume "NAME"` or `snapshot NAMESPACE/NAME`.
         other: String,
     },
+    /// The controllers have not said yet whether another object has its handle, too.
+    HandleUnchecked,
     /// Another Snapshot has the same plugin and handle.
     SnapshotShared {
         /// The other one, as `snapshot NAMESPACE/NAME`.
@@ -319,7 +321,8 @@ impl Reason {
             Self::SourceMismatch { .. } => "SourceMismatch",
             Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::AttributesMismatch { .. } => "AttributesMismatch",
-            Self::SnapshotShared { .. } | Self::SnapshotTwice { .. } => "HandleShared",
+            Self::SnapshotShared { .. } | Self::GivenTwice { .. } => "HandleShared",
+            Self::HandleUnchecked => "HandleUnchecked",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
             Self::SaidOff { .. } => "SaidOff",
             Self::VolumeNotHere => "VolumeNotHere",
@@ -437,13 +440,19 @@ impl std::fmt::Display for Reason {
                 f,
                 "VolumeAttributesClass \"{class}\" is of plugin \"{of}\", and the volume of \"{plugin}\"; name one of \"{plugin}\""
             ),
-            Self::SnapshotTwice { other } => write!(
+            Self::GivenTwice { other } => write!(
                 f,
-                "its plugin gave it the handle of {other}, so that nobody knows what is in it, and it is not deleted at the backend: \
-                 with deletionPolicy: Retain it goes without that; `wharfline volume audit` names what the plugin has besides"
+                "its plugin gave it the handle of {other}: nobody knows what is in it, so that it is never used; deleted, it goes alone, and \
+                 nothing is deleted at the backend; `wharfline volume audit` names what the plugin has besides"
             ),
+            Self::HandleUnchecked => {
+                f.write_str("the controllers have not said yet that no other object has its handle; they do as soon as they run")
+            }
             Self::SnapshotShared { other } => {
-                write!(f, "{other} has the same plugin and handle: use that one, or delete it first")
+                write!(
+                    f,
+                    "{other} has the same plugin and handle: use that one, or delete it first, with deletionPolicy: Retain if it was cut for it"
+                )
             }
             Self::NodeNotNamed { plugin } => write!(
                 f,

@@ -3,8 +3,9 @@
 //! ```text
 //!         Take (said before: Unknown)         Take, until ready        Delete
 //!   - ───────────────────────────────▶ Up, cut ───────────────▶ ready ───────▶ Down
-//!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Delete ──╱
+//!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Undo, Delete ──╱
 //! ```
+use super::handle::Sole;
 use super::volume::Farewell;
 use super::{Next, Reason};
 use crate::api::meta::{Condition, HANDLE_SHARED, READY, ReclaimPolicy, Rung, Truth};
@@ -47,8 +48,9 @@ pub struct Seen {
     pub used: bool,
     /// Whether it is of a group, which alone can be deleted.
     pub grouped: bool,
-    /// Whether another Snapshot has the same plugin and handle: deleting this one would delete that one's data.
-    pub shared: bool,
+    /// Whether another Snapshot has the same plugin and handle: deleting this one would delete that one's data. Unsaid also where
+    /// it has no handle, and the word on one that it had before is still there.
+    pub sole: Sole,
     /// Whether its volume is this node's to make calls for.
     pub at_source: bool,
     /// Whether the plugin lists snapshots.
@@ -62,6 +64,8 @@ pub enum Step {
     Take,
     /// ListSnapshots by its handle.
     Find,
+    /// DeleteSnapshot of what the plugin cut instead.
+    Undo,
     /// DeleteSnapshot by its handle.
     Delete,
 }
@@ -69,24 +73,37 @@ pub enum Step {
 /// The next step of a host.
 pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
-    let take = || if seen.at_source { Next::Do(Step::Take) } else { Next::Wait(Reason::VolumeNotHere) };
+    let take = || match (seen.handle_known, seen.sole) {
+        // A word on what it was called before could be taken for one on what it is called then.
+        (false, Sole::Unsaid) => Next::Wait(Reason::HandleUnchecked),
+        _ if seen.at_source => Next::Do(Step::Take),
+        _ => Next::Wait(Reason::VolumeNotHere),
+    };
+    let shared = || Next::Wait(Reason::InUse { by: "another snapshot of the same handle".to_owned() });
     match (wanted, seen.exists) {
         // Nobody could find again what is kept and has no name.
         (Wanted::Forgotten, Some(Unknown)) if seen.cut && !seen.handle_known => take(),
         (Wanted::Forgotten, _) | (Wanted::Deleted, None | Some(Down)) => Next::Converged,
         (Wanted::Present, Some(Up)) if seen.ready => Next::Converged,
         (Wanted::Present, _) if !seen.cut => Next::Do(Step::Find),
+        // What is of a group goes with that alone.
+        (Wanted::Present, Some(Unknown)) if seen.handle_known && !seen.grouped => match seen.sole {
+            Sole::Unsaid => Next::Wait(Reason::HandleUnchecked),
+            Sole::Yes => Next::Do(Step::Undo),
+            Sole::No => shared(),
+        },
         // Its volume may be gone, or another node's: what is cut already can be listed.
         (Wanted::Present, Some(Up)) if !seen.at_source && seen.lists => Next::Do(Step::Find),
         (Wanted::Present, _) => take(),
         (Wanted::Deleted, Some(Unknown | Up)) if !seen.handle_known => take(),
-        (Wanted::Deleted, Some(Unknown | Up)) if seen.shared => {
-            Next::Wait(Reason::InUse { by: "another snapshot of the same handle".to_owned() })
-        }
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.sole == Sole::No => shared(),
         (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
             Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
         }
         (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.sole == Sole::Unsaid => {
+            Next::Wait(Reason::HandleUnchecked)
+        }
         (Wanted::Deleted, Some(Unknown | Up)) => Next::Do(Step::Delete),
     }
 }
@@ -106,8 +123,10 @@ pub struct Facts<'a> {
     pub ready: bool,
     /// A volume that is being filled from it.
     pub copy: Option<&'a str>,
-    /// Another Snapshot of the same plugin and handle, which is used in this one's place.
-    pub before: Option<&'a str>,
+    /// Whose handle its plugin gave it, as `snapshot NAMESPACE/NAME`: it is not used, and goes without a call.
+    pub anothers: Option<&'a str>,
+    /// What has the handle, too, and is being deleted: it is not used before that has ended.
+    pub ending: Option<&'a str>,
     /// Why nothing is asked yet: no source, no host.
     pub waits: Option<&'a Reason>,
     /// The host's word on a failure or wait.
@@ -119,18 +138,36 @@ pub struct Facts<'a> {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = matches!(facts.exists, None | Some(Rung::Down));
     let doubtful = facts.exists == Some(Rung::Unknown) && !facts.known;
-    let kept = facts.wanted == Wanted::Forgotten && facts.copy.is_none() && !doubtful;
+    let stays = facts.wanted == Wanted::Forgotten || facts.anothers.is_some();
+    let kept = stays && facts.copy.is_none() && !doubtful;
     facts.deleting && (absent || kept)
 }
 
 /// What is told of one that goes, whether it was `cut` for its object, and `named` when it is known how its plugin calls it.
-pub fn farewell(wanted: Wanted, exists: Option<Rung>, (cut, named): (bool, bool)) -> Farewell {
+/// `anothers`: its handle is another one's.
+pub fn farewell(
+    wanted: Wanted,
+    exists: Option<Rung>,
+    (cut, named, anothers): (bool, bool, bool),
+) -> Farewell {
     match (wanted, exists, named) {
+        (_, Some(Rung::Up | Rung::Unknown), _) if anothers => Farewell::Anothers,
         (Wanted::Present | Wanted::Deleted, _, _) | (_, None | Some(Rung::Down), _) => Farewell::None,
         // Whoever registered it has it written down.
         _ if !cut => Farewell::None,
         (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), true) => Farewell::Kept,
         (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), false) => Farewell::KeptInDoubt,
+    }
+}
+
+/// Whether the host of a Snapshot waits for the word on its handles, which else goes with the next write: of one that is to be deleted, of
+/// one that the plugin answered with and that does not fit, and, where it has none any more, that the word is taken back.
+pub fn waits_for_word(facts: &Facts<'_>, named: bool) -> bool {
+    match facts.exists {
+        _ if !named => true,
+        Some(Rung::Unknown) => facts.wanted != Wanted::Forgotten,
+        Some(Rung::Up) => facts.wanted == Wanted::Deleted,
+        Some(Rung::Down) | None => false,
     }
 }
 
@@ -148,9 +185,13 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
             (None, None) => not_ready(super::claim::RELEASING, "is being deleted"),
         };
     }
-    if let Some(other) = facts.before {
-        let reason = Reason::SnapshotTwice { other: other.to_owned() };
+    if let Some(other) = facts.anothers {
+        let reason = Reason::GivenTwice { other: other.to_owned() };
         return not_ready(reason.word(), &reason.to_string());
+    }
+    if let Some(other) = facts.ending {
+        let message = format!("{other} has the same handle and is being deleted: that is waited for");
+        return not_ready(HANDLE_SHARED, &message);
     }
     match (facts.ready, facts.taking, facts.waits) {
         (true, _, _) => Condition::new(READY, Truth::True, "Ready", "claims can be filled from it"),
@@ -158,16 +199,6 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
         (false, None, Some(reason)) => not_ready(reason.word(), &reason.to_string()),
         (false, None, None) => not_ready(TAKING, "is being taken"),
     }
-}
-
-/// The condition `HandleShared`, while this other one has the plugin and the handle, too: the host deletes nothing under it.
-pub fn shared(other: &str) -> Condition {
-    Condition::new(
-        HANDLE_SHARED,
-        Truth::True,
-        HANDLE_SHARED,
-        format!("{other} has the same plugin and handle"),
-    )
 }
 
 /// It goes on by itself.
@@ -209,6 +240,7 @@ pub fn held_up(claim: &str, source: Source) -> Reason {
 mod tests {
     use super::*;
 
+    const SOLE: [Sole; 3] = [Sole::Unsaid, Sole::Yes, Sole::No];
     const ALL: [Option<Rung>; 4] = [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)];
 
     fn seen(exists: Option<Rung>, handle_known: bool, ready: bool) -> Seen {
@@ -219,7 +251,7 @@ mod tests {
             ready,
             used: false,
             grouped: false,
-            shared: false,
+            sole: Sole::Yes,
             at_source: true,
             lists: false,
         }
@@ -228,7 +260,7 @@ mod tests {
     fn every() -> Vec<Seen> {
         let mut all = Vec::new();
         for exists in ALL {
-            for bits in 0..=u8::MAX {
+            for (bits, sole) in (0..128_u8).flat_map(|bits| SOLE.map(|sole| (bits, sole))) {
                 all.push(Seen {
                     cut: bits & 1 != 0,
                     exists,
@@ -238,7 +270,7 @@ mod tests {
                     grouped: bits & 16 != 0,
                     at_source: bits & 32 != 0,
                     lists: bits & 64 != 0,
-                    shared: bits & 128 != 0,
+                    sole,
                 });
             }
         }
@@ -251,6 +283,7 @@ mod tests {
             Step::Take | Step::Find => {
                 Seen { exists: Some(Rung::Up), handle_known: true, ready: true, ..seen }
             }
+            Step::Undo => Seen { exists: Some(Rung::Down), handle_known: false, ready: false, ..seen },
             Step::Delete => Seen { exists: Some(Rung::Down), ..seen },
         }
     }
@@ -287,7 +320,10 @@ mod tests {
                     }
                     Next::Converged if wanted == Wanted::Present => assert!(seen.ready, "{first:?}"),
                     Next::Wait(_) => {
-                        assert!(seen.used || seen.grouped || seen.shared || !seen.at_source, "{first:?}");
+                        assert!(
+                            seen.used || seen.grouped || seen.sole != Sole::Yes || !seen.at_source,
+                            "{first:?}"
+                        );
                     }
                     Next::Converged | Next::Do(_) => {}
                 }
@@ -301,7 +337,13 @@ mod tests {
         for seen in every() {
             assert_ne!(next(Wanted::Forgotten, seen), Next::Do(Step::Delete));
             assert_ne!(next(Wanted::Present, seen), Next::Do(Step::Delete));
-            if seen.used || seen.grouped || seen.shared {
+            for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+                let undone = next(wanted, seen) == Next::Do(Step::Undo);
+                let unfit =
+                    seen.cut && seen.exists == Some(Rung::Unknown) && seen.handle_known && !seen.grouped;
+                assert_eq!(undone, wanted == Wanted::Present && unfit && seen.sole == Sole::Yes, "{seen:?}");
+            }
+            if seen.used || seen.grouped || seen.sole != Sole::Yes {
                 assert_ne!(next(Wanted::Deleted, seen), Next::Do(Step::Delete), "{seen:?}");
             }
             if !seen.at_source || !seen.cut {
@@ -336,11 +378,10 @@ mod tests {
                     (false, true, Farewell::None),
                 ] {
                     let said = if wanted == Wanted::Forgotten && may_be { said } else { Farewell::None };
-                    assert_eq!(
-                        farewell(wanted, exists, (cut, named)),
-                        said,
-                        "{wanted:?} {exists:?} {cut} {named}"
-                    );
+                    let case = format!("{wanted:?} {exists:?} {cut} {named}");
+                    assert_eq!(farewell(wanted, exists, (cut, named, false)), said, "{case}");
+                    let anothers = if may_be { Farewell::Anothers } else { Farewell::None };
+                    assert_eq!(farewell(wanted, exists, (cut, named, true)), anothers, "{case}");
                 }
             }
         }
@@ -354,13 +395,25 @@ mod tests {
                     for (copy, known) in
                         [(None, false), (None, true), (Some("vol-1"), false), (Some("vol-1"), true)]
                     {
-                        let (ready, waits, taking, before) = (false, None, None, None);
-                        let facts =
-                            Facts { deleting, wanted, exists, known, ready, copy, before, waits, taking };
+                        let facts = Facts {
+                            deleting,
+                            wanted,
+                            exists,
+                            known,
+                            ready: false,
+                            copy,
+                            anothers: None,
+                            ending: None,
+                            waits: None,
+                            taking: None,
+                        };
                         let absent = matches!(exists, None | Some(Rung::Down));
                         let doubtful = exists == Some(Rung::Unknown) && !known;
                         let kept = wanted == Wanted::Forgotten && copy.is_none() && !doubtful;
                         assert_eq!(gone(&facts), deleting && (absent || kept), "{facts:?}");
+                        let anothers = Facts { anothers: Some("snapshot d/first"), ..facts.clone() };
+                        let left = absent || copy.is_none() && !doubtful;
+                        assert_eq!(gone(&anothers), deleting && left, "{facts:?}");
                         let word = standing(&facts).reason;
                         let expected = match (deleting, copy) {
                             (true, Some(_)) => "InUse",
@@ -392,7 +445,8 @@ mod tests {
             known: false,
             ready: false,
             copy: None,
-            before: None,
+            anothers: None,
+            ending: None,
             waits: Some(&why),
             taking: None,
         };
@@ -401,12 +455,16 @@ mod tests {
         assert_eq!(standing(&told).reason, "Full");
         assert_eq!(standing(&Facts { ready: true, ..told.clone() }).status, Truth::True);
         assert_eq!(standing(&Facts { deleting: true, ..told.clone() }).reason, "Full");
-        let second = Facts { ready: true, before: Some("snapshot d/first"), ..told };
-        assert_eq!(
-            (standing(&second).status, standing(&second).reason),
-            (Truth::False, "HandleShared".to_owned())
-        );
-        assert_eq!(standing(&Facts { deleting: true, ..second }).reason, "Full");
+        let ready = Facts { ready: true, ..told };
+        for second in [
+            Facts { anothers: Some("snapshot d/first"), ..ready.clone() },
+            Facts { ending: Some("snapshot d/first"), ..ready },
+        ] {
+            let condition = standing(&second);
+            assert_eq!((condition.status, condition.reason.as_str()), (Truth::False, "HandleShared"));
+            assert!(condition.message.contains("snapshot d/first"), "{condition:?}");
+            assert_eq!(standing(&Facts { deleting: true, ..second }).reason, "Full");
+        }
         for (source, word) in [
             (Source::Missing("c".into()), "NotFound"),
             (Source::Leaving("Volume", "v".into()), "BeingDeleted"),

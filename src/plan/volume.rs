@@ -1,5 +1,5 @@
 //! Where a volume stands, in words for people, and when its object may go.
-use super::Reason;
+use super::{Reason, handle};
 use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, Rung, Truth};
 use crate::api::volume::{VolumePhase, VolumeSource};
 
@@ -67,24 +67,40 @@ pub struct Facts<'a> {
     pub before: Option<String>,
     /// Another Volume of the same plugin and handle, which would lose its data with this one.
     pub shared: Option<String>,
+    /// Whose handle its plugin gave it, as `volume "NAME"`: it is not used, and goes without a call.
+    pub anothers: Option<String>,
 }
 
 /// Which of several Volumes of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One
-/// that is held keeps its place whatever comes beside it; one that nobody will be granted any more leaves it to others.
-pub fn rank(facts: &Facts<'_>) -> u8 {
+/// that is held keeps its place whatever comes beside it, and so does one that was `ready`; one that nobody will be granted any more
+/// leaves it to others.
+pub fn rank(facts: &Facts<'_>, ready: bool) -> u8 {
     let spent = facts.claim == Claim::Gone || facts.deleting;
-    match (facts.held, spent && facts.kept) {
-        (true, _) => 0,
-        (false, false) => 1,
-        (false, true) => 2,
+    match (facts.held, spent && facts.kept, ready) {
+        (true, _, _) => 0,
+        (false, false, true) => 1,
+        (false, false, false) => 2,
+        (false, true, _) => 3,
+    }
+}
+
+/// Whether the host of a Volume waits for the word on its handle, which else goes with the next write: of one that is to be deleted, of
+/// one that the plugin answered with and that does not fit, and, where it has none any more, that the word is taken back.
+pub fn waits_for_word(facts: &Facts<'_>, named: bool) -> bool {
+    let leaves = facts.deleting && !facts.kept;
+    match facts.exists {
+        _ if !named => true,
+        Some((Rung::Unknown, _)) => true,
+        Some((Rung::Up, _)) => leaves,
+        Some((Rung::Down, _)) | None => false,
     }
 }
 
 /// The condition `HandleShared`, while it holds: the host deletes nothing under it.
 pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
-    let other = facts.shared.as_ref()?;
-    let message = format!("volume \"{other}\" has the same plugin and handle");
-    Some(Condition::new(HANDLE_SHARED, Truth::True, HANDLE_SHARED, message))
+    let in_words = |other: &String| format!("volume \"{other}\"");
+    let anothers = facts.anothers.as_ref().map(|other| handle::anothers(other));
+    anothers.or_else(|| facts.shared.as_ref().map(|other| handle::shared(&in_words(other))))
 }
 
 /// Whether the backend has the volume, as far as is known for sure.
@@ -109,7 +125,8 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     // What is being made of it has to find it, and may have to be asked for by it once more.
-    let left_alone = facts.kept && facts.copy.is_none() && facts.claim != Claim::Bound;
+    let stays = facts.kept || facts.anothers.is_some();
+    let left_alone = stays && facts.copy.is_none() && facts.claim != Claim::Bound;
     facts.deleting && !facts.held && (left_alone || absent)
 }
 
@@ -122,13 +139,17 @@ pub enum Farewell {
     Kept,
     /// That its plugin may keep one, and that nobody knows how it calls it.
     KeptInDoubt,
+    /// That nothing was deleted, for its handle is another's.
+    Anothers,
 }
 
 /// What is told of a volume that goes; `named` when it is known how its plugin calls it.
 pub fn farewell(facts: &Facts<'_>, named: bool) -> Farewell {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     match (facts.source, named) {
-        _ if !facts.kept || absent => Farewell::None,
+        _ if absent => Farewell::None,
+        (Source::Created, _) if facts.anothers.is_some() => Farewell::Anothers,
+        _ if !facts.kept => Farewell::None,
         // Whoever registered it has it written down.
         (Source::Existing | Source::Ephemeral, _) => Farewell::None,
         (Source::Created, true) => Farewell::Kept,
@@ -204,6 +225,10 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
             },
         };
     }
+    if let Some(other) = &facts.anothers {
+        let reason = Reason::GivenTwice { other: other.clone() };
+        return not_ready(VolumePhase::Pending, reason.word(), reason.to_string());
+    }
     if let Some(other) = &facts.before {
         return not_ready(
             VolumePhase::Pending,
@@ -273,6 +298,7 @@ mod tests {
                         copy: None,
                         before: None,
                         shared: None,
+                        anothers: None,
                     });
                 }
             }
@@ -393,17 +419,53 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_the_handle_of_another_one_is_never_used_and_goes_alone() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why) {
+            let anothers = Facts { anothers: Some("volume \"other\"".to_owned()), ..facts.clone() };
+            let (phase, condition) = standing(&anothers);
+            assert!(phase != VolumePhase::Ready && condition.status == Truth::False, "{anothers:?}");
+            if !facts.deleting {
+                assert_eq!(condition.reason, HANDLE_SHARED);
+                assert!(condition.message.contains("volume \"other\""), "{condition:?}");
+            }
+            assert_eq!(
+                shared(&anothers).map(|told| told.reason),
+                Some(crate::api::meta::HANDLE_OF_ANOTHER.to_owned())
+            );
+            assert_eq!(gone(&anothers), facts.deleting && !facts.held, "{anothers:?}");
+            let absent = exists(&facts) == Rung::Down && !facts.attempting;
+            let told = facts.source == Source::Created && !absent;
+            assert_eq!(farewell(&anothers, true) == Farewell::Anothers, told, "{anothers:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_waited_for_by_who_deletes_and_while_an_old_one_is_there() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why) {
+            let rung = facts.exists.map(|(rung, _)| rung);
+            let deletes = facts.deleting && !facts.kept;
+            let waits = rung == Some(Rung::Unknown) || rung == Some(Rung::Up) && deletes;
+            assert_eq!(waits_for_word(&facts, true), waits, "{facts:?}");
+            assert!(waits_for_word(&facts, false), "{facts:?}");
+        }
+    }
+
+    #[test]
     fn who_holds_goes_before_who_could_and_who_never_will_comes_last() {
         let (host, why) = (host(), Reason::NoHost);
         for facts in all(&host, &why) {
             let released = Facts { claim: Claim::Gone, ..facts.clone() };
             for facts in [facts, released] {
-                let rank = rank(&facts);
-                assert_eq!(rank == 0, facts.held);
+                let [was_ready, rank] = [true, false].map(|ready| rank(&facts, ready));
+                assert_eq!((was_ready == 0, rank == 0), (facts.held, facts.held));
                 // What may be deleted at the backend at any moment leaves its place to nobody.
-                assert!(rank < 2 || facts.kept, "{facts:?}");
+                assert!(rank < 3 || facts.kept, "{facts:?}");
                 let over = facts.kept && standing(&facts).0 == VolumePhase::Released;
-                assert!(rank == 2 || facts.held || !over, "{facts:?}");
+                assert!(rank == 3 || facts.held || !over, "{facts:?}");
+                // Somebody may have written into it, whoever comes by its handle.
+                assert_eq!(was_ready < rank, rank == 2, "{facts:?}");
             }
         }
     }
@@ -496,6 +558,7 @@ mod tests {
             copy: None,
             before: None,
             shared: None,
+            anothers: None,
         };
         let (phase, condition) = standing(&facts);
         assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "ResourceExhausted"));

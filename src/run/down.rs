@@ -3,7 +3,8 @@
 //! It edits no spec. The node is marked stopped; the same controllers and the same daemon that brought everything up
 //! then take it down in mirror order, plugins last. The next `up` clears the mark.
 #![allow(clippy::print_stdout)] // says what it does
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -19,7 +20,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::borrowed::{Borrowed, is_free};
 use super::enroll::Membership;
+use super::given::Given;
 use super::node::Left;
 use super::up::{Core, prepare, stop_on_signal};
 use super::vacancy::look;
@@ -52,6 +55,9 @@ pub struct Args {
     /// Delete allocations, claims, snapshots and volumes first; what is kept (Retain, or adopted) stays at its backend, all else goes with what is in it
     #[arg(long)]
     pub delete_volumes: bool,
+    /// On a machine that is no member of a cluster any more: objects in YAML, such as the Plugin that has to run once more to take down its volumes
+    #[arg(long, value_name = "FILE")]
+    pub apply: Vec<PathBuf>,
     /// How long to wait, such as 90s or 5m
     #[arg(long, default_value = "3m", value_parser = duration)]
     pub timeout: Duration,
@@ -75,12 +81,17 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let data_dir = prepare(data_dir)?;
+    let given = Given::read(&args.apply)?;
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
     let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
-    // What is made for this alone goes again: a node that comes back to a cluster is no server.
-    let new: Vec<_> =
-        OF_A_SERVER.into_iter().filter(|name| !stored && !data_dir.join(name).exists()).collect();
+    if stored && !given.is_empty() {
+        return Err(anyhow!(
+            "--apply: this machine has a store of its own: `wharfline up`, `wharfline apply`, and come back"
+        ));
+    }
+    let asked = Asked { args, given: &given, stored };
+    let mut borrowed = None;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -94,8 +105,10 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
             match left {
                 Left::Undone => Ok(()),
                 Left::ToItself => {
-                    Box::pin(run(args, &data_dir, stop.clone())).await?;
-                    forget(&data_dir, &new)
+                    if !stored {
+                        borrowed = Some(Borrowed::begin(&data_dir)?);
+                    }
+                    Box::pin(run(asked, &data_dir, stop.clone())).await
                 }
             }
         };
@@ -105,45 +118,45 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
             () = stop.cancelled() => Err(anyhow!("interrupted; run it again to go on")),
         };
         signals.abort();
-        result
+        // Also where it could not be done: whose machine comes back to a cluster is no server.
+        let ended = borrowed.map_or(Ok(()), Borrowed::end);
+        result.and(ended.with_context(|| format!("what was made for this alone in {}", data_dir.display())))
     })
 }
 
-/// What a server keeps in its data directory.
-const OF_A_SERVER: [&str; 5] = ["store.redb", "store.redb.wal", "store.redb.lock", "pki", "audit.log"];
-
-/// Takes away what the server kept that took everything down here.
-fn forget(data_dir: &Path, names: &[&str]) -> anyhow::Result<()> {
-    for name in names {
-        let path = data_dir.join(name);
-        crate::sys::remove::tree(&path).with_context(|| path.display().to_string())?;
-    }
-    Ok(())
+/// What is to be done.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    args: &'a Args,
+    /// What the store that is made for this is given.
+    given: &'a Given,
+    /// The machine has a store of its own.
+    stored: bool,
 }
 
 /// How long nobody need be told what is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-async fn run(args: &Args, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
-    let (began, end) = (tokio::time::Instant::now(), tokio::time::Instant::now() + args.timeout);
+async fn run(asked: Asked<'_>, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
+    let (began, end) = (tokio::time::Instant::now(), tokio::time::Instant::now() + asked.args.timeout);
     let mut again = tokio::time::interval(AWHILE);
     let mut told = false;
     loop {
         again.tick().await;
-        let asked = match Core::open(data_dir) {
-            Ok(core) => return Box::pin(alone(args, data_dir, core, stop)).await,
-            Err(error) if in_use(&error) => through_up(args, data_dir).await,
+        let done = match Core::open(data_dir) {
+            Ok(core) => return Box::pin(alone(asked, data_dir, core, stop)).await,
+            Err(error) if in_use(&error) => through_up(asked.args, data_dir).await,
             Err(error) => return Err(error),
         };
         // One that begins or ends does not answer. In a moment it does, or the directory is free.
-        match asked {
+        match done {
             Err(error) if is_away(&error) && tokio::time::Instant::now() < end => {
                 // One that ends because it was asked to is gone in a moment, and nothing to speak of.
                 if began.elapsed() > PATIENCE && !std::mem::replace(&mut told, true) {
                     println!("waiting for the `up` that has {}: {error:#}", data_dir.display());
                 }
             }
-            asked => return asked,
+            done => return done,
         }
     }
 }
@@ -167,7 +180,8 @@ fn in_use(error: &anyhow::Error) -> bool {
 }
 
 /// Nothing runs: the same parts are started here, for as long as it takes.
-async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
+async fn alone(asked: Asked<'_>, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
+    let Asked { args, given, .. } = asked;
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
     // Plugins that have to run once more run as they did, by the word of the node's file and the flags.
@@ -195,15 +209,17 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
         return Ok(());
     }
     let unknown = unknown(journal, &client).await?;
+    let plugins = plugins_up(journal);
     let looked = looked.named(&name);
-    // With volumes to delete, their plugins have to run once more before they stop.
-    join::join(&core.server, &name, !args.delete_volumes).await?;
+    // With volumes to delete, or given what was lost, plugins have to run once more before they stop.
+    join::join(&core.server, &name, !args.delete_volumes && given.is_empty()).await?;
     let (tell, ready) = oneshot::channel();
     let running = stop.child_token();
     let cluster = cluster::run(&core.server, looked, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
-        in_time(args, client, &name).await
+        given.apply(&client).await?;
+        in_time((args, given, &plugins), client, &name).await
     };
     tokio::pin!(cluster);
     tokio::select! {
@@ -215,7 +231,8 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
             running.cancel();
             cluster.await?;
             if result.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(Late { said: false }))) {
-                for line in up_still(&Journal::entries(&*files, &data_dir.join("journal")).await?) {
+                let entries = Journal::entries(&*files, &data_dir.join("journal")).await?;
+                for line in up_still(&entries, asked.stored) {
                     println!("left: {line}");
                 }
             }
@@ -224,7 +241,12 @@ async fn alone(args: &Args, data_dir: &Path, core: Core, stop: CancellationToken
     }
     core.server.shutdown().await;
     machine::leave(&*kernel, containerd, data_dir).await?;
-    for volume in &unknown {
+    ended(args, &unknown)
+}
+
+/// Says that all is down, and what was not deleted.
+fn ended(args: &Args, unknown: &[AttachmentEntry]) -> anyhow::Result<()> {
+    for volume in unknown {
         let (name, plugin, handle) = (&volume.volume, &volume.plugin, &volume.handle);
         println!("not deleted: volume \"{name}\", which plugin \"{plugin}\" calls \"{handle}\"");
     }
@@ -290,8 +312,14 @@ async fn unknown(journal: &Journal, client: &Client) -> anyhow::Result<Vec<Attac
     Ok(if other { journal.attachments() } else { Vec::new() })
 }
 
+/// The plugins that have volumes up here.
+fn plugins_up(journal: &Journal) -> Vec<String> {
+    let all = journal.attachments().into_iter().map(|volume| volume.plugin);
+    all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// A line per volume that the journal says is up here: for what the server knows nothing of.
-fn up_still(entries: &[Entry]) -> Vec<String> {
+fn up_still(entries: &[Entry], stored: bool) -> Vec<String> {
     let serves = |entry: &Entry, plugin: &str| match entry {
         Entry::Task(task) => task.plugin.as_ref().is_some_and(|p| p.plugin == plugin),
         _ => false,
@@ -301,8 +329,12 @@ fn up_still(entries: &[Entry]) -> Vec<String> {
         let runs = entries.iter().any(|entry| serves(entry, plugin));
         let then = if runs {
             "which has not done it yet: look whether it runs and answers".to_owned()
-        } else {
+        } else if stored {
             format!("which does not run here any more: `wharfline up`, apply plugin/{plugin}, and come back")
+        } else {
+            "which does not run here any more: give its Plugin with `wharfline down --apply FILE`, or let the machine join its cluster \
+             again on this data directory"
+                .to_owned()
         };
         Some(format!("volume \"{name}\" is to be taken down by its plugin \"{plugin}\", {then}"))
     };
@@ -330,7 +362,7 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         None => return Err(NotThere.into()),
     };
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
-    let asked = in_time(args, client, &name).await;
+    let asked = in_time((args, &Given::default(), &[]), client, &name).await;
     if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
         return asked;
     }
@@ -338,20 +370,12 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     let mut again = tokio::time::interval(AWHILE);
     for _ in 0..200 {
         again.tick().await;
-        if free(&store) {
+        if is_free(&store) {
             // If it ended before it was down, the rest is done without it.
             return asked.map(|()| println!("down"));
         }
     }
     asked.and(Err(anyhow!("everything is down, but the running `up` did not end")))
-}
-
-/// Whether nobody has the store open.
-fn free(store: &Path) -> bool {
-    let file = std::fs::File::open(store);
-    file.is_ok_and(|file| {
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
-    })
 }
 
 async fn node_name(client: &Client) -> anyhow::Result<Option<String>> {
@@ -367,8 +391,15 @@ struct Late {
 }
 
 /// Takes down within the time that a person gives, or says what is left then.
-async fn in_time(args: &Args, client: Client, name: &str) -> anyhow::Result<()> {
-    let work = take_down(client.clone(), name, args.delete_volumes);
+async fn in_time(
+    (args, given, plugins): (&Args, &Given, &[String]),
+    client: Client,
+    name: &str,
+) -> anyhow::Result<()> {
+    let work = async {
+        given.ready(&client, name, plugins).await?;
+        take_down(client.clone(), name, args.delete_volumes).await
+    };
     if let Ok(result) = tokio::time::timeout(args.timeout, work).await {
         return result;
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::asks::Asks;
 use super::audit::Audit;
 use super::vacancy::{self, look, once_vacant};
-use super::{allows, cluster, down, figures, join, machine};
+use super::{allows, borrowed, cluster, down, figures, join, machine};
 use crate::node::journal::Journal;
 use crate::node::runtime::containerd::Reached;
 use crate::node::{Blocks, Looked};
@@ -80,7 +80,10 @@ pub(super) fn prepare(data_dir: &Path) -> anyhow::Result<PathBuf> {
         .create(&whole)
         .with_context(|| format!("data directory {} cannot be made", whole.display()))?;
     // The kernel shows mounts at their real path.
-    std::fs::canonicalize(&whole).with_context(|| format!("data directory {}", whole.display()))
+    let real =
+        std::fs::canonicalize(&whole).with_context(|| format!("data directory {}", whole.display()))?;
+    borrowed::clear(&real).with_context(|| format!("what `down` has left in {}", real.display()))?;
+    Ok(real)
 }
 
 /// Where clients on this machine reach what listens at this address.

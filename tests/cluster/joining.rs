@@ -215,11 +215,7 @@ async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_what_it_knows_i
     let (done, said) = down(&cluster);
     assert!(done && said.contains("is no member of its cluster any more"), "{said}");
     assert_eq!(cluster.mounts("n0"), Vec::<String>::new());
-    let running = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        let text = std::fs::read_to_string(entry.unwrap().path().join("cmdline")).ok()?;
-        text.contains(&place).then_some(text)
-    });
-    assert_eq!(running.collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(running(&place), Vec::new());
     let (done, said) = down(&cluster);
     assert!(done, "once more: {said}");
     // The same directory is a new member's, and the volume of the old one is used on it.
@@ -234,6 +230,69 @@ async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_what_it_knows_i
     let (done, said) = down(&cluster);
     assert!(done, "{said}");
     assert_eq!(cluster.mounts("n0"), Vec::<String>::new());
+}
+
+/// Killed with all that it ran, as systemd does with a unit, nobody is left who could take down what is up there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_a_plugin_that_is_given_once_more() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.join("n0");
+    cluster.apply(&driver(&cluster));
+    cluster.apply(&allocation("app", "", "exec sleep infinity"));
+    wait(&cluster, "app", "Running");
+    cluster.stop_node("n0", false);
+    let (place, backend) = (cluster.place("n0"), cluster.place("backend"));
+    let place = place.to_str().unwrap();
+    until("all that it ran is killed", || {
+        let ran: Vec<_> = running(place).into_iter().chain(running(backend.to_str().unwrap())).collect();
+        for pid in &ran {
+            let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+        }
+        ran.is_empty()
+    });
+    cluster.run(&["wait", "node/n0", "--for=condition=Ready=Unknown", "--timeout", "60s"]);
+    cluster.run(&["delete", "node", "n0", "--timeout", "60s"]);
+    let down = |cluster: &Cluster, more: &[&str]| {
+        let args = [&["down", "--data-dir", place], more].concat();
+        let done = cluster.try_run(&args);
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        (done.status.success(), said)
+    };
+    let (done, said) = down(&cluster, &["--timeout", "2s"]);
+    assert!(!done && said.contains("give its Plugin with `wharfline down --apply FILE`"), "{said}");
+    for made in ["pki", "store.redb", "down.made"] {
+        assert!(!cluster.place("n0").join(made).exists(), "{made}: it is no server");
+    }
+    let file = cluster.place("plugin.yaml");
+    let (all, file) = (driver(&cluster), file.to_str().unwrap());
+    std::fs::write(file, &all).unwrap();
+    let (done, said) = down(&cluster, &["--apply", file]);
+    assert!(!done && said.contains("kind: \"VolumeClass\" is of no use here"), "{said}");
+    std::fs::write(file, all.split("\n---\n").next().unwrap()).unwrap();
+    let (done, said) = down(&cluster, &["--apply", file]);
+    assert!(done, "{said}");
+    assert_eq!((cluster.mounts("n0"), running(place)), (vec![], vec![]));
+    // The volume is used on another machine.
+    cluster.join("n1");
+    wait(&cluster, "app", "Failed");
+    cluster.run(&["delete", "allocation", "app", "--timeout", "60s"]);
+    cluster.apply(&allocation("more", "", "exec sleep infinity"));
+    wait(&cluster, "more", "Running");
+    for kind in ["allocations", "volumeclaims", "volumeclasses", "plugins"] {
+        cluster.run(&["delete", kind, "--all", "--timeout", "60s"]);
+    }
+}
+
+/// The processes whose command names this directory.
+fn running(directory: &str) -> Vec<rustix::process::Pid> {
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let pid: i32 = path.file_name()?.to_str()?.parse().ok()?;
+        let text = std::fs::read_to_string(path.join("cmdline")).ok()?;
+        text.contains(directory).then(|| rustix::process::Pid::from_raw(pid)).flatten()
+    });
+    all.collect()
 }
 
 /// A server with an embedded store and nodes that joined it has no node of its own.

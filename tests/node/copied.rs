@@ -123,6 +123,8 @@ async fn what_is_not_said_to_be_a_copy_is_none() {
     rig.backend.next(CREATE, Answer::reply(&answer).after_effect());
     ask_for_copy(&rig).await;
     told(&rig, "UnusableAnswer").await;
+    let undone = |v: &Value| v["status"]["exists"] == "Down";
+    rig.world.until(&rig.volumes, "vol-2", "deleted again", undone).await;
     assert_eq!(rig.count(DELETE), 1);
     end(rig).await;
 }

@@ -625,7 +625,7 @@ async fn one_snapshot_is_asked_for_where_that_may_be() {
 
 /// Obligation CO-CTRL-95.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picture_of_something_else_is_deleted_with_its_snapshot_but_not_out_of_a_group() {
+async fn a_picture_of_something_else_is_deleted_again_but_not_out_of_a_group() {
     for group in ["", "group/1"] {
         let scene = Scene::new(picturing()).await;
         let other = proto::Snapshot {
@@ -637,6 +637,7 @@ async fn a_picture_of_something_else_is_deleted_with_its_snapshot_but_not_out_of
         };
         let answer = proto::CreateSnapshotResponse { snapshot: Some(other) };
         scene.rig.backend.next(TAKE, Answer::reply(&answer));
+        scene.rig.world.speak_of_handles(false);
         scene.take(json!({})).await;
         let told = scene.told("UnusableAnswer").await;
         let message = told["status"]["taking"]["message"].as_str().unwrap();
@@ -645,9 +646,27 @@ async fn a_picture_of_something_else_is_deleted_with_its_snapshot_but_not_out_of
         // It may be another's, which the controllers know.
         assert_eq!((scene.rig.count(DELETE), &told["status"]["exists"]), (0, &json!("Unknown")));
         assert_eq!(told["status"]["handle"], "other/1");
+        scene.rig.world.speak_of_handles(true);
         if group.is_empty() {
+            let undone = scene.until("deleted again", |s| s["status"]["handle"].is_null()).await;
+            assert_eq!(undone["status"]["exists"], "Down");
+            assert_eq!(undone["status"]["taking"]["message"], message, "it is told on");
+            assert_eq!((scene.rig.count(TAKE), scene.rig.count(DELETE)), (1, 1));
+            // It is asked for once more, when the word on what it was called is taken back.
+            scene.until("free", |s| s["status"]["handlesChecked"].is_null()).await;
+            scene
+                .rig
+                .world
+                .patch(&scene.snapshots, "snap", json!({ "spec": { "deletionPolicy": "Retain" } }))
+                .await;
+            scene.ready().await;
+            scene
+                .rig
+                .world
+                .patch(&scene.snapshots, "snap", json!({ "spec": { "deletionPolicy": "Delete" } }))
+                .await;
             scene.deleted().await;
-            assert_eq!(scene.rig.count(DELETE), 1);
+            assert_eq!(scene.rig.count(DELETE), 2);
         } else {
             assert_eq!(told["status"]["groupID"], group);
             scene.rig.world.delete(&scene.snapshots, "snap").await;
@@ -662,29 +681,29 @@ async fn a_picture_of_something_else_is_deleted_with_its_snapshot_but_not_out_of
     }
 }
 
-/// Nor when its picture is another Snapshot's that is made here, whether the controllers have said so or not.
+/// Its controller sees the handles of all. What it says of those that it had before counts no more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_picture_that_is_anothers_is_not_deleted_under_that() {
+async fn a_picture_is_deleted_on_the_word_that_it_is_no_others() {
     let scene = Scene::new(picturing()).await;
+    let (world, snapshots) = (&scene.rig.world, &scene.snapshots);
+    world.speak_of_handles(false);
     scene.take(json!({})).await;
-    let ready = scene.ready().await;
-    let kept = json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot", "metadata": { "name": "kept" },
-        "spec": { "source": { "claimName": "data" } } });
-    let _: Snapshot = scene.rig.world.create(&scene.snapshots, kept).await;
-    let mut status = ready["status"].clone();
-    status["conditions"].take();
-    scene.rig.world.status(&scene.snapshots, "kept", status).await;
-    scene.rig.world.delete(&scene.snapshots, "snap").await;
+    scene.ready().await;
+    world.status(snapshots, "snap", json!({ "handlesChecked": ["another/1"] })).await;
+    world.delete(snapshots, "snap").await;
     // What this node does after it has seen the deletion: so it did look at that, and asked nothing.
     scene.rig.ask("vol-2", &Special::default()).await;
     scene.rig.volume_up("vol-2").await;
     assert_eq!(scene.rig.count(DELETE), 0);
-    scene.rig.world.delete(&scene.snapshots, "kept").await;
-    for name in ["snap", "kept"] {
-        let gone = |s: &Value| s["status"]["exists"] == "Down";
-        scene.rig.world.until(&scene.snapshots, name, "deleted", gone).await;
-        scene.rig.world.let_go(&scene.snapshots, name).await;
-    }
+    let shared = json!([{ "type": "HandleShared", "status": "True", "reason": "HandleShared", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    world.status(snapshots, "snap", json!({ "conditions": shared })).await;
+    world.speak_of_handles(true);
+    scene.told("InUse").await;
+    assert_eq!(scene.rig.count(DELETE), 0);
+    world.status(snapshots, "snap", json!({ "conditions": [] })).await;
+    scene.until("deleted", |s| s["status"]["exists"] == "Down").await;
+    world.let_go(snapshots, "snap").await;
     scene.rig.end_volume("vol-2").await;
     scene.end().await;
 }

@@ -1,6 +1,7 @@
 //! Two Volumes of one plugin and handle on one node. The controllers let only one of them be used; should that fail, the
 //! node still takes nothing away from under the other.
 use serde_json::{Value, json};
+use wharfline::api::meta::Rung;
 use wharfline::api::{Allocation, VolumeAttachment};
 use wharfline::csi::{Rpc, proto};
 
@@ -117,35 +118,56 @@ async fn a_volume_whose_handle_another_has_is_not_deleted() {
     rig.finish().await;
 }
 
-/// Nor before the controllers have said so, where the other one is this node's, too; and not by the undoing of what does not fit.
+/// Nor before the controllers, which see the handles of all, have said that no other one has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_was_given_the_handle_of_another_is_not_deleted_under_that() {
-    for fits in [true, false] {
-        let rig = Rig::new(Config::full()).await;
-        rig.ask("vol-1", &Special::default()).await;
-        let first = rig.volume_up("vol-1").await.status.unwrap();
-        // One byte is less than was asked for, and nothing is "not known".
-        let capacity_bytes = i64::from(!fits);
-        let volume = proto::Volume { volume_id: first.handle.clone(), capacity_bytes, ..Default::default() };
-        rig.backend
-            .always(Rpc::CreateVolume, Answer::reply(&proto::CreateVolumeResponse { volume: Some(volume) }));
-        rig.ask("vol-2", &Special::default()).await;
-        let named = |v: &Value| v["status"]["handle"] == first.handle.as_str();
-        rig.world.until(&rig.volumes, "vol-2", "it has that handle", named).await;
-        rig.backend.honest(Rpc::CreateVolume);
-        rig.world.delete(&rig.volumes, "vol-2").await;
-        // Another volume's whole life: the host has looked at this one by then.
-        rig.ask("vol-0", &Special::default()).await;
-        rig.volume_up("vol-0").await;
-        rig.end_volume("vol-0").await;
-        assert_eq!(rig.count(Rpc::DeleteVolume), 1, "vol-0 alone, {fits}");
-        // Nobody keeps it any more.
-        rig.world.delete(&rig.volumes, "vol-1").await;
-        for name in ["vol-1", "vol-2"] {
-            let gone = |v: &Value| v["status"]["exists"] == "Down";
-            rig.world.until(&rig.volumes, name, "deleted", gone).await;
-            rig.world.let_go(&rig.volumes, name).await;
-        }
-        rig.finish().await;
+async fn a_volume_is_deleted_on_the_word_that_its_handle_is_no_others() {
+    let rig = Rig::new(Config::full()).await;
+    rig.world.speak_of_handles(false);
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "handleChecked": "another" })).await;
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    // The host has looked at it by then.
+    rig.ask("vol-0", &Special::default()).await;
+    rig.volume_up("vol-0").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.world.speak_of_handles(true);
+    rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    rig.end_volume("vol-0").await;
+    rig.finish().await;
+}
+
+/// Obligation CO-CTRL-09.
+/// Nor is what does not fit, which may be another Volume's; and it is asked for again once that word is taken back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_fit_is_deleted_on_that_word_and_asked_for_again() {
+    let rig = Rig::new(Config::full()).await;
+    rig.world.speak_of_handles(false);
+    let volume = proto::Volume { capacity_bytes: 5, volume_id: "tiny".into(), ..Default::default() };
+    let reply = proto::CreateVolumeResponse { volume: Some(volume) };
+    rig.backend.next(Rpc::CreateVolume, Answer::reply(&reply));
+    rig.ask("vol-1", &Special::default()).await;
+    let unusable = |v: &Value| v["status"]["provisioning"]["reason"] == "UnusableAnswer";
+    let told = rig.world.until(&rig.volumes, "vol-1", "refused", unusable).await.status.unwrap();
+    assert_eq!((told.exists, told.handle.as_str()), (Some(Rung::Unknown), "tiny"));
+    rig.ask("vol-0", &Special::default()).await;
+    rig.volume_up("vol-0").await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+    rig.world.status(&rig.volumes, "vol-1", json!({ "handleChecked": "tiny" })).await;
+    let undone = |v: &Value| v["status"]["exists"] == "Down" && v["status"]["handle"].is_null();
+    let undone = rig.world.until(&rig.volumes, "vol-1", "deleted again", undone).await;
+    assert_eq!(undone.status.unwrap().provisioning.unwrap().message, told.provisioning.unwrap().message);
+    // What was said of the handle that it had could be taken for a word on the next one.
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    rig.ask("vol-2", &Special::default()).await;
+    rig.volume_up("vol-2").await;
+    assert_eq!(rig.backend.order(), ["CreateVolume", "CreateVolume", "DeleteVolume", "CreateVolume"]);
+    rig.world.speak_of_handles(true);
+    rig.volume_up("vol-1").await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    for name in ["vol-0", "vol-1", "vol-2"] {
+        rig.end_volume(name).await;
     }
+    rig.finish().await;
 }

@@ -262,7 +262,9 @@ async fn a_volume_that_is_too_small_is_deleted_again() {
     let reply = proto::CreateVolumeResponse { volume: Some(volume) };
     rig.backend.next(Rpc::CreateVolume, Answer::reply(&reply));
     rig.ask("vol-1", &Special::default()).await;
-    let unusable = |v: &serde_json::Value| v["status"]["provisioning"]["reason"] == "UnusableAnswer";
+    let unusable = |v: &serde_json::Value| {
+        v["status"]["provisioning"]["reason"] == "UnusableAnswer" && v["status"]["exists"] == "Down"
+    };
     let volume = rig.world.until(&rig.volumes, "vol-1", "refused", unusable).await;
     let status = volume.status.unwrap();
     assert_eq!((status.exists, status.handle.as_str()), (Some(wharfline::api::meta::Rung::Down), ""));

@@ -9,8 +9,8 @@ use kube::{Resource, ResourceExt};
 use tokio::time::Instant;
 
 use super::super::context::{Key, Node};
-use super::super::{requests, supervisor};
-use super::snapshots::{HOST, HostPart, Look, are_here, is_anothers, not_taken};
+use super::super::requests;
+use super::snapshots::{HOST, HostPart, Look, are_here, is_checked, not_taken};
 use super::{Attempt, Blocked, Serving, announced, asked_to_release, call};
 use crate::api::meta::Rung;
 use crate::api::quantity;
@@ -114,11 +114,10 @@ pub(super) async fn take(
     }
     let taken = match answer {
         Ok(taken) => taken,
-        Err(failure) => return Err(not_taken(node, look, (plugin, first), part, failure)),
+        Err(failure) => return Err(not_taken(look, first, part, failure)),
     };
-    supervisor::judge(node, &plugin.key, None);
     if let Err(fault) = check::group_taken(&asked, &taken) {
-        return undo(node, look, (names, secrets), &taken, part, &fault).await;
+        return Err(does_not_fit(look, &taken, part, &fault));
     }
     let now = members(look, &taken.snapshots);
     let before = (part.handle.as_str(), ids(&part.members));
@@ -143,47 +142,24 @@ pub(super) async fn take(
     if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
 }
 
-/// The plugin pictured something else than was asked: it is deleted again, and the Snapshot says so.
-async fn undo(
-    node: &Arc<Node>,
+/// The plugin pictured something else than was asked: it is deleted again unless it is another's, as one picture is.
+fn does_not_fit(
     look: &Look<'_>,
-    (names, secrets): (Attempt<'_>, requests::Secrets),
     taken: &proto::VolumeGroupSnapshot,
     part: &mut HostPart,
     fault: &check::Fault,
-) -> Result<(), Blocked> {
-    let client = &names.serving.client;
-    let all = taken.snapshots.iter().map(|member| &member.snapshot_id).chain([&taken.group_snapshot_id]);
-    if let Some(handle) = all.into_iter().find(|handle| is_anothers(node, look, handle)) {
-        let message =
-            format!("the plugin answered with a group of snapshots that has another's \"{handle}\": {fault}");
-        if part.handle.is_empty() {
-            part.exists = Some(Rung::Unknown);
-            part.handle.clone_from(&taken.group_snapshot_id);
-            part.members = members(look, &taken.snapshots);
-        }
-        return Err(Blocked::Answer(message));
+) -> Blocked {
+    let told = "the plugin answered with a group of snapshots that does not fit";
+    if !part.handle.is_empty() {
+        return Blocked::Answer(format!(
+            "{told}; what it cut before is \"{}\" and stays: {fault}",
+            part.handle
+        ));
     }
-    let request = proto::DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: taken.group_snapshot_id.clone(),
-        snapshot_ids: taken.snapshots.iter().map(|member| member.snapshot_id.clone()).collect(),
-        secrets,
-    };
-    let delete = |terms| client.delete_volume_group_snapshot(request, terms);
-    match call(node, names, DELETE, delete).await {
-        Ok(_) => {
-            *part = part.taken_back();
-            Err(Blocked::Answer(format!(
-                "the plugin made a group of snapshots that does not fit and it was deleted again: {fault}"
-            )))
-        }
-        Err(failure) => {
-            part.exists = Some(Rung::Unknown);
-            part.handle.clone_from(&taken.group_snapshot_id);
-            part.members = members(look, &taken.snapshots);
-            Err(Blocked::Call(failure))
-        }
-    }
+    part.exists = Some(Rung::Unknown);
+    part.handle.clone_from(&taken.group_snapshot_id);
+    part.members = members(look, &taken.snapshots);
+    Blocked::Answer(format!("{told}; it is deleted again unless it is another's: {fault}"))
 }
 
 /// What the plugin says of one that was cut, whoever makes the calls of its volumes by now.
@@ -302,6 +278,9 @@ pub(super) async fn delete(
             let now = members(look, &group.snapshots);
             if ids(&now) != ids(&part.members) {
                 part.members = now;
+                if !is_checked(look, part) {
+                    return Err(Blocked::Wait(Reason::HandleUnchecked));
+                }
                 continue;
             }
         }

@@ -9,8 +9,8 @@ use super::super::context::Node;
 use super::super::events::Tone;
 use super::super::journal::{Change, CreateEntry, Entry};
 use super::super::mounts::{BLOCKED, in_words};
+use super::super::requests;
 use super::super::writes::{Guard, Part};
-use super::super::{requests, supervisor};
 use super::{
     Attempt, Blocked, Serving, announced, call, expand, look_again, lookup, modify, serving, settle,
 };
@@ -24,7 +24,7 @@ use crate::api::quantity;
 use crate::api::volume::{BEGUN_ANEW, CLAIM_GOES, CreateSource, Expansion, NO_ROOM};
 use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeStatus};
 use crate::csi::{self, check};
-use crate::plan::registry::Service;
+use crate::plan::handle::Sole;
 use crate::plan::{Next, Reason, provision, release};
 
 /// The fields of a Volume's status that its host writes.
@@ -174,36 +174,12 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
         handle_known: !before.handle.is_empty(),
         held: !status.holders.is_empty() || is_attached(node, volume),
         copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
-        shared: is_true(&status.conditions, HANDLE_SHARED)
-            || wanted(volume) == provision::Wanted::Deleted && is_anothers(node, volume, &before.handle),
+        sole: Sole::of(
+            is_true(&status.conditions, HANDLE_SHARED),
+            // Of one that has no handle yet: a word on what it had before would be late for what it gets.
+            status.handle_checked == before.handle,
+        ),
     }
-}
-
-/// Whether another Volume that is this node's has a handle, and is to keep it: the controllers know of all, and may not have said
-/// so yet.
-fn is_anothers(node: &Node, volume: &Volume, handle: &str) -> bool {
-    let has = |other: &Arc<Volume>| {
-        let told = other.status.as_ref().is_some_and(|status| status.handle == handle);
-        let told = told || other.spec.source.told().is_some_and(|(known, _)| known == handle);
-        let same = other.spec.plugin == volume.spec.plugin && other.uid() != volume.uid();
-        same && told && wanted(other) != provision::Wanted::Deleted
-    };
-    !handle.is_empty() && node.caches.volumes.all().iter().any(has)
-}
-
-/// Nothing is called: what there is to say is written. When to look again, which is also by time where another volume of the handle
-/// is to go first and the controllers have not said that it is there: then nobody tells of its end.
-async fn stay(
-    node: &Arc<Node>,
-    volume: &Volume,
-    part: Option<HostPart>,
-    (key, wanted, seen): (&str, provision::Wanted, provision::Seen),
-) -> Option<Duration> {
-    let told = volume.status.as_ref().is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED));
-    let waits = wanted == provision::Wanted::Deleted && seen.exists != Rung::Down && seen.shared && !told;
-    let again = waits.then(|| node.retry.failed(&format!("{key}/shared"), HANDLE_SHARED.to_owned()));
-    let written = if let Some(part) = part { write(node, volume, &part).await } else { None };
-    [again, written].into_iter().flatten().min()
 }
 
 /// Whether somebody has the volume that this one is a copy of.
@@ -267,8 +243,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         // What could not be written before is written now.
         Next::Wait(_) | Next::Converged => {
             let absent = (wanted, create, seen.exists) == (provision::Wanted::Deleted, true, Rung::Down);
-            let part = if absent { Some(nothing_there(before, host)) } else { said };
-            return stay(node, volume, part, (&key, wanted, seen)).await;
+            let part = if absent { nothing_there(before, host) } else { said? };
+            return write(node, volume, &part).await;
         }
     };
     let retry = format!("{key}/{step:?}");
@@ -286,7 +262,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
     let about = (retry.as_str(), volume.object_ref(&()), action(step));
-    let delay = settle(node, about, wanted != provision::Wanted::Present, &outcome);
+    let leaving = wanted != provision::Wanted::Present || step == provision::Step::Undo;
+    let delay = settle(node, about, leaving, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{key}/report")).or(delay);
     }
@@ -294,19 +271,35 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
     if Blocked::is_unsent(&outcome) {
         look_again(node, &volume.name_any(), &outcome);
     } else {
-        let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
-        part.provisioning = outcome.err().map(|blocked| blocked.condition(volume.meta().generation));
-        if let (Some(condition), true, provision::Step::Create) = (&mut part.provisioning, full, step) {
-            NO_ROOM.clone_into(&mut condition.reason);
-        }
-        if let (Some(condition), Some(before)) = (&mut part.provisioning, &before.provisioning) {
-            condition.last_transition_time = before.last_transition_time;
-        }
+        part.provisioning = told_of(volume, step, outcome, before.provisioning.as_ref());
         // A call that was made has ended.
         part.attempting = false;
         part.next_attempt_time = delay.filter(|d| *d < BLOCKED / 2).map(|d| node.later(d));
     }
     [delay, write(node, volume, &part).await].into_iter().flatten().min()
+}
+
+/// What is said of an outcome.
+fn told_of(
+    volume: &Volume,
+    step: provision::Step,
+    outcome: Result<(), Blocked>,
+    before: Option<&Condition>,
+) -> Option<Condition> {
+    let full = matches!(&outcome, Err(Blocked::Call(failure)) if failure.is_exhausted());
+    let mut condition = match outcome {
+        Err(blocked) => blocked.condition(volume.meta().generation),
+        // What did not fit is told for longer than until it is undone.
+        Ok(()) if step == provision::Step::Undo => return before.cloned(),
+        Ok(()) => return None,
+    };
+    if full && step == provision::Step::Create {
+        NO_ROOM.clone_into(&mut condition.reason);
+    }
+    if let Some(before) = before {
+        condition.last_transition_time = before.last_transition_time;
+    }
+    Some(condition)
 }
 
 /// Whether it shall have another size or other attributes, or has had.
@@ -369,7 +362,9 @@ async fn carry_out(
     match step {
         provision::Step::Create => create(node, volume, (retry, lease), part, epoch).await,
         provision::Step::Validate => validate(node, volume, (retry, lease), part).await,
-        provision::Step::Delete => delete(node, volume, (retry, lease), part).await,
+        provision::Step::Undo | provision::Step::Delete => {
+            delete(node, volume, step, (retry, lease), part).await
+        }
     }
 }
 
@@ -422,20 +417,19 @@ async fn create(
     let names = Attempt { key: &key, volume: &uid, step: retry, serving: &plugin, lease, about };
     match call(node, names, "CreateVolume", |terms| plugin.client.create_volume(request, terms)).await {
         Ok(made) => {
-            supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::created(&asked, &made) {
-                return undo_create(node, (volume, &plugin), names, (&made.volume_id, secrets), part, &fault)
-                    .await;
+                // It may be another Volume's: it is deleted once the controllers have said that it is not (CO-CTRL-09).
+                part.exists = Some(Rung::Unknown);
+                part.handle = made.volume_id;
+                return Err(Blocked::Answer(format!(
+                    "the plugin made a volume that does not fit, which is deleted again unless it is another's: {fault}"
+                )));
             }
             keep(part, source, made);
             tracing::info!(volume = volume.name_any(), handle = part.handle, "created");
             Ok(())
         }
         Err(failure) => {
-            if let Some(word) = failure.breach {
-                let said = format!("{failure}; the driver must be corrected");
-                supervisor::judge(node, &plugin.key, Some((word, said)));
-            }
             if fresh && !failure.is_uncertain() {
                 if !failure.is_unsent() {
                     part.exists = Some(Rung::Down);
@@ -499,43 +493,7 @@ fn action(step: provision::Step) -> &'static str {
     match step {
         provision::Step::Create => "CreateVolume",
         provision::Step::Validate => "ValidateVolume",
-        provision::Step::Delete => "DeleteVolume",
-    }
-}
-
-/// The plugin made something else than was asked: it is deleted again, and the claim says so (CO-CTRL-09).
-async fn undo_create(
-    node: &Arc<Node>,
-    (volume, plugin): (&Volume, &Serving),
-    names: Attempt<'_>,
-    (handle, secrets): (&str, requests::Secrets),
-    part: &mut HostPart,
-    fault: &check::Fault,
-) -> Result<(), Blocked> {
-    if is_anothers(node, volume, handle) {
-        part.exists = Some(Rung::Unknown);
-        handle.clone_into(&mut part.handle);
-        let message = format!("the plugin answered with the \"{handle}\" of another volume: {fault}");
-        return Err(Blocked::Answer(message));
-    }
-    let request = requests::delete(handle, secrets);
-    // It was chosen by the name of the volume, which has another one for the plugin now.
-    let gate = node.gate(plugin.key.clone(), (&plugin.name, Service::Controller), handle);
-    let names = Attempt { serving: &Serving { gate, ..plugin.clone() }, ..names };
-    match call(node, names, "DeleteVolume", |terms| plugin.client.delete_volume(request, terms)).await {
-        Ok(_) => {
-            part.exists = Some(Rung::Down);
-            part.handle = String::new();
-            let _ = node.journal.commit(vec![Change::Forget(format!("create/{}", names.volume))]).await;
-            Err(Blocked::Answer(format!(
-                "the plugin made a volume that does not fit and it was deleted again: {fault}"
-            )))
-        }
-        Err(failure) => {
-            part.exists = Some(Rung::Unknown);
-            handle.clone_into(&mut part.handle);
-            Err(Blocked::Call(failure))
-        }
+        provision::Step::Undo | provision::Step::Delete => "DeleteVolume",
     }
 }
 
@@ -629,11 +587,14 @@ fn is_bound(claim: &VolumeClaim) -> bool {
 async fn delete(
     node: &Arc<Node>,
     volume: &Volume,
+    step: provision::Step,
     (retry, lease): (&str, &csi::Lease),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
     let plugin = serving(node, &volume.spec.plugin, &part.handle)?;
-    still_claimed(node, volume).await.map_err(Blocked::Wait)?;
+    if step == provision::Step::Delete {
+        still_claimed(node, volume).await.map_err(Blocked::Wait)?;
+    }
     let uid = volume.uid().unwrap_or_default();
     let key = format!("vol/{uid}");
     let asker = format!("volumes/{}", volume.name_any());
@@ -652,6 +613,9 @@ async fn delete(
         Ok(_) => {
             part.exists = Some(Rung::Down);
             tracing::info!(volume = volume.name_any(), handle = part.handle, "deleted");
+            if step == provision::Step::Undo {
+                part.handle.clear();
+            }
             if node.journal.create_attempted(&uid) {
                 let _ = node.journal.commit(vec![Change::Forget(format!("create/{uid}"))]).await;
             }

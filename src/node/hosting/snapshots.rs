@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::context::{Node, snapshot_word};
 use super::super::mounts::BLOCKED;
+use super::super::requests;
 use super::super::writes::{Guard, Part};
-use super::super::{requests, supervisor};
 use super::provision::is_used;
 use super::{
     Attempt, Blocked, Serving, announced, asked_to_release, call, can_group, groups, look_again, serving,
@@ -21,10 +21,11 @@ use super::{
 use crate::api::definitions::SNAPSHOT_PART;
 use crate::api::meta::{Call, Condition, HANDLE_SHARED, Host, Rung, Time, is_true};
 use crate::api::quantity;
-use crate::api::snapshot::{Member, SnapshotOf, SnapshotStatus};
+use crate::api::snapshot::{Member, SnapshotOf, SnapshotStatus, known_by};
 use crate::api::{Snapshot, VolumeStatus};
 use crate::csi::proto;
 use crate::csi::{self, Advice, Failure, check};
+use crate::plan::handle::Sole;
 use crate::plan::registry::Service;
 use crate::plan::snapshot::{self as plan, Seen, Step, Wanted};
 use crate::plan::{Next, Reason, host, volume};
@@ -85,7 +86,7 @@ impl HostPart {
     }
 
     /// What is said of one that was deleted again.
-    pub(super) fn taken_back(&self) -> Self {
+    fn taken_back(&self) -> Self {
         Self {
             exists: Some(Rung::Down),
             observed_epoch: self.observed_epoch,
@@ -166,16 +167,13 @@ pub(super) async fn step(
     node.retry.renew(&look.key, &format!("{generation}/{wanted:?}/{by:?}"));
     let step = match plan::next(wanted, seen) {
         Next::Do(step) => step,
+        // What could not be written before is written now.
+        Next::Wait(Reason::HandleUnchecked) => return write(node, &look, &said?).await,
         Next::Wait(reason) => {
             let taking = Blocked::Wait(reason).condition_of(TAKEN, snapshot.meta().generation);
             let part = HostPart { observed_epoch: host.epoch, taking: Some(taking), ..before };
-            // Of the end of another one nobody tells, unless the controllers have said that it is there.
-            let told = is_true(&status.conditions, HANDLE_SHARED);
-            let again = (deleting && seen.shared && !told)
-                .then(|| node.retry.failed(&format!("{}/shared", look.key), HANDLE_SHARED.to_owned()));
-            return [again, write(node, &look, &part).await].into_iter().flatten().min();
+            return write(node, &look, &part).await;
         }
-        // What could not be written before is written now.
         Next::Converged if unsaid(wanted, before.exists) => {
             let part = HostPart { observed_epoch: host.epoch, ..before };
             return write(node, &look, &part).await;
@@ -183,7 +181,7 @@ pub(super) async fn step(
         Next::Converged => return write(node, &look, &said?).await,
     };
     // What may still be being cut is not deleted beside that.
-    if step == Step::Delete
+    if matches!(step, Step::Undo | Step::Delete)
         && !before.ready
         && let Some(left) = of.uids().filter_map(|uid| node.doubts.left(uid)).max()
     {
@@ -245,7 +243,7 @@ async fn record(
 ) -> Option<Duration> {
     let grouped = matches!(&outcome, Err(Blocked::Call(failure)) if failure.advice() == Advice::DeleteGroup);
     let about = (retry, look.snapshot.object_ref(&()), action(step, look.snapshot.is_group()));
-    let delay = settle(node, about, wanted != Wanted::Present && !grouped, &outcome);
+    let delay = settle(node, about, (wanted != Wanted::Present || step == Step::Undo) && !grouped, &outcome);
     if matches!(outcome, Err(Blocked::Unannounced)) {
         return node.retry.remaining(&format!("{}/report", look.key)).or(delay);
     }
@@ -262,7 +260,10 @@ async fn record(
         look_again(node, &snapshot_word(look.snapshot), &outcome);
     } else {
         let generation = look.snapshot.meta().generation;
-        part.taking = outcome.err().map(|blocked| blocked.condition_of(TAKEN, generation));
+        // What did not fit is told for longer than until it is undone.
+        let stays = step == Step::Undo && outcome.is_ok();
+        let told = outcome.err().map(|blocked| blocked.condition_of(TAKEN, generation));
+        part.taking = told.or_else(|| before.taking.clone().filter(|_| stays));
         if let (Some(condition), Some(before)) = (&mut part.taking, &before.taking) {
             condition.last_transition_time = before.last_transition_time;
         }
@@ -300,8 +301,15 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
         grouped: !before.group_id.is_empty(),
-        shared: status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED))
-            || look.snapshot.meta().deletion_timestamp.is_some() && is_anothers(node, look, &before.handle),
+        sole: Sole::of(
+            status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED)),
+            // Of one that has no handle yet: a word on what it had before would be late for what it gets.
+            if before.handle.is_empty() {
+                status.is_none_or(|status| status.handles_checked.is_empty())
+            } else {
+                is_checked(look, before)
+            },
+        ),
         at_source: are_here(node, look.of),
         lists: known.is_some_and(|known| {
             if look.snapshot.is_group() {
@@ -310,6 +318,12 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
             known.controller.list_snapshots || gets(node, &look.of.plugin, known.controller)
         }),
     }
+}
+
+/// Whether the controllers have compared all that its plugin knows it by with what it knows others by.
+pub(super) fn is_checked(look: &Look<'_>, part: &HostPart) -> bool {
+    let status = look.snapshot.status.as_ref();
+    status.is_some_and(|status| status.has_checked(known_by(&part.handle, &part.members)))
 }
 
 /// Whether this node makes the calls of all volumes that it is of, and goes on doing so.
@@ -332,10 +346,10 @@ fn action(step: Step, group: bool) -> &'static str {
     match (step, group) {
         (Step::Take, false) => "CreateSnapshot",
         (Step::Find, false) => "ListSnapshots",
-        (Step::Delete, false) => "DeleteSnapshot",
+        (Step::Undo | Step::Delete, false) => "DeleteSnapshot",
         (Step::Take, true) => groups::CREATE,
         (Step::Find, true) => groups::GET,
-        (Step::Delete, true) => groups::DELETE,
+        (Step::Undo | Step::Delete, true) => groups::DELETE,
     }
 }
 
@@ -361,18 +375,24 @@ async fn carry_out(
         format!("snapshots/{}/{}", look.snapshot.namespace().unwrap_or_default(), look.snapshot.name_any());
     let secret = look.of.secret.as_ref();
     let secrets = match step {
-        Step::Delete => node.secrets_to_undo(&asker, secret).await,
+        Step::Undo | Step::Delete => node.secrets_to_undo(&asker, secret).await,
         Step::Take | Step::Find => node.secrets(&asker, secret).await,
     };
     let secrets = secrets.map_err(Blocked::Wait)?;
     // Groups are rare, and do not make every step's future larger.
-    match (step, look.snapshot.is_group()) {
+    let done = match (step, look.snapshot.is_group()) {
         (Step::Take, _) => take(node, look, retry, (&plugin, secrets), part).await,
         (Step::Find, false) => find(node, look, retry, (&plugin, secrets), part).await,
-        (Step::Delete, false) => delete(node, look, retry, (&plugin, secrets), part).await,
+        (Step::Undo | Step::Delete, false) => delete(node, look, retry, (&plugin, secrets), part).await,
         (Step::Find, true) => Box::pin(groups::find(node, look, retry, (&plugin, secrets), part)).await,
-        (Step::Delete, true) => Box::pin(groups::delete(node, look, retry, (&plugin, secrets), part)).await,
+        (Step::Undo | Step::Delete, true) => {
+            Box::pin(groups::delete(node, look, retry, (&plugin, secrets), part)).await
+        }
+    };
+    if step == Step::Undo && done.is_ok() {
+        *part = part.taken_back();
     }
+    done
 }
 
 /// Before the first call the server has it that one may have been made. False if it has not: then there is none.
@@ -446,7 +466,6 @@ async fn take(
     }
     match answer {
         Ok(taken) => {
-            supervisor::judge(node, &plugin.key, None);
             if let Err(fault) = check::snapshot_taken(&asked, &taken) {
                 return Err(does_not_fit(&taken, part, &fault));
             }
@@ -464,22 +483,12 @@ async fn take(
             );
             if part.ready { Ok(()) } else { Err(Blocked::Wait(Reason::SnapshotProcessing)) }
         }
-        Err(failure) => Err(not_taken(node, look, (plugin, first), part, failure)),
+        Err(failure) => Err(not_taken(look, first, part, failure)),
     }
 }
 
 /// What follows from the failure of a call that takes a snapshot, of one volume or of several.
-pub(super) fn not_taken(
-    node: &Node,
-    look: &Look<'_>,
-    (plugin, first): (&Serving, bool),
-    part: &mut HostPart,
-    failure: Failure,
-) -> Blocked {
-    if let Some(word) = failure.breach {
-        let said = format!("{failure}; the driver must be corrected");
-        supervisor::judge(node, &plugin.key, Some((word, said)));
-    }
+pub(super) fn not_taken(look: &Look<'_>, first: bool, part: &mut HostPart, failure: Failure) -> Blocked {
     // The very first attempt: then, and only then, does a refusal say that nothing was cut.
     if first && !failure.is_unsent() && !failure.is_uncertain() {
         part.exists = Some(Rung::Down);
@@ -487,31 +496,25 @@ pub(super) fn not_taken(
     Blocked::Call(requests::naming(failure, look.of.secret.as_ref()))
 }
 
-/// Whether another Snapshot that is worked on here has a handle, and is to keep it: the controllers know of all, and may not have said so yet.
-pub(super) fn is_anothers(node: &Node, look: &Look<'_>, handle: &str) -> bool {
-    let uid = look.snapshot.uid();
-    let has = |other: &Arc<Snapshot>| {
-        let deleting = other.meta().deletion_timestamp.is_some();
-        let wanted = Wanted::of(deleting, other.is_cut(), other.spec.deletion_policy);
-        let known = (look.of.plugin.as_str(), handle);
-        let same = other.handles().chain(other.handle()).any(|one| one == known);
-        other.uid() != uid && wanted != Wanted::Deleted && same
-    };
-    !handle.is_empty() && node.caches.snapshots.all().iter().any(has)
-}
-
 /// The plugin answered with something else than was asked. It may be another Snapshot's, which the controllers know: the Snapshot says so,
-/// and it is deleted with that, if nobody else has it. One whose handle is known keeps that: what was made first would be lost. Of
-/// a group nothing is deleted alone (CO-CTRL-95).
+/// and it is deleted again once they have said that nobody else has it. One whose handle is known keeps that: what was made first would
+/// be lost. Of a group nothing is deleted alone (CO-CTRL-95).
 fn does_not_fit(taken: &proto::Snapshot, part: &mut HostPart, fault: &check::Fault) -> Blocked {
-    if part.handle.is_empty() {
-        part.exists = Some(Rung::Unknown);
-        (part.handle, part.group_id) = (taken.snapshot_id.clone(), taken.group_snapshot_id.clone());
+    let told = "the plugin answered with a snapshot that does not fit";
+    if !part.handle.is_empty() {
+        return Blocked::Answer(format!(
+            "{told}; what it cut before is \"{}\" and stays: {fault}",
+            part.handle
+        ));
     }
-    let of = if taken.group_snapshot_id.is_empty() { "" } else { ", and of a group" };
-    Blocked::Answer(format!(
-        "the plugin answered with a snapshot that does not fit{of}; it is kept, for it may be another's, until this one is deleted: {fault}"
-    ))
+    part.exists = Some(Rung::Unknown);
+    (part.handle, part.group_id) = (taken.snapshot_id.clone(), taken.group_snapshot_id.clone());
+    let then = if part.group_id.is_empty() {
+        "it is deleted again unless it is another's"
+    } else {
+        "it is of a group, with which alone it could be deleted"
+    };
+    Blocked::Answer(format!("{told}; {then}: {fault}"))
 }
 
 /// Whether the plugin can be asked for one snapshot: that is alpha.

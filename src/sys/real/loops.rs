@@ -163,10 +163,10 @@ pub(crate) fn reopen(seen: &LoopDevice) -> io::Result<Option<OwnedFd>> {
 /// Takes the file away from the device, if it is still the one that was seen. Whoever has it open keeps it: look again. That nobody
 /// may write outlives the file in the kernel, and whoever gets the device next would have it: once nobody has it, it goes.
 pub(crate) fn detach(seen: &LoopDevice) -> io::Result<()> {
-    let Some(device) = reopen(seen)? else { return Ok(()) };
-    loop_clear(&device)?;
-    // The kernel lets go of the file with the last who has the device open.
-    drop(device);
+    if let Some(device) = reopen(seen)? {
+        loop_clear(&device)?;
+    }
+    // The kernel lets go of the file with the last who has the device open. Or it was taken away before, and nobody came as far as this.
     if let Some(device) = open(&seen.path)?
         && loop_status(&device)?.is_none()
     {

@@ -27,6 +27,10 @@ pub(crate) struct Behaviour {
     pub(crate) by_itself: bool,
     /// As host it creates volumes.
     pub(crate) creates: bool,
+    /// As host it deletes them.
+    pub(crate) deletes: bool,
+    /// What its plugin calls every volume that it makes; empty where each has a handle of its own.
+    pub(crate) one_volume: &'static str,
     /// As host it has no room for volumes that are asked for at these nodes.
     pub(crate) no_room: Vec<&'static str>,
     /// As host it makes no volume of more bytes; 0 = of any size.
@@ -77,6 +81,8 @@ impl Default for Behaviour {
             releases: true,
             by_itself: true,
             creates: true,
+            deletes: true,
+            one_volume: "",
             no_room: Vec::new(),
             largest: 0,
             rooms: Vec::new(),
@@ -359,7 +365,8 @@ impl FakeNode {
             return push(patches, "volumes", volume, said);
         }
         let held = status["holders"].as_array().is_some_and(|h| !h.is_empty());
-        let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True";
+        let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True"
+            || status["handleChecked"] != status["handle"];
         let leaving = !volume["metadata"]["deletionTimestamp"].is_null();
         let create = spec["source"]["create"].is_object();
         let some = |list: &str| status[list].as_array().is_some_and(|c| !c.is_empty());
@@ -387,8 +394,14 @@ impl FakeNode {
                 Some(from) => self.ledger.fill(name, &from),
                 None => self.ledger.create(name),
             }
-            let handle =
-                if create { format!("h-{name}") } else { text(&spec["source"]["existing"]["handle"]).into() };
+            let own = match behaviour.one_volume {
+                "" => format!("h-{name}"),
+                same => same.to_owned(),
+            };
+            let handle = match (create, status["handle"].as_str()) {
+                (true, told) => told.unwrap_or(&own),
+                (false, _) => text(&spec["source"]["existing"]["handle"]),
+            };
             let context = if create {
                 json!({ "from": self.name })
             } else {
@@ -402,7 +415,13 @@ impl FakeNode {
             grow(behaviour, volume, &mut said);
             change(behaviour, volume, &mut said);
             push(patches, "volumes", volume, said);
-        } else if create && !held && !shared && !copied && spec["reclaimPolicy"] != "Retain" {
+        } else if behaviour.deletes
+            && create
+            && !held
+            && !shared
+            && !copied
+            && spec["reclaimPolicy"] != "Retain"
+        {
             self.ledger.delete(name);
             push(patches, "volumes", volume, json!({ "exists": "Down", "observedEpoch": epoch }));
         }
@@ -470,6 +489,7 @@ impl FakeNode {
             && !used
             && behaviour.takes
             && crate::bench::condition(snapshot, "HandleShared")["status"] != "True"
+            && status["handlesChecked"].as_array().is_some_and(|all| all.contains(&status["handle"]))
             && snapshot["spec"]["deletionPolicy"] != "Retain"
         {
             self.ledger.delete(&format!("snap-{name}"));

@@ -157,3 +157,91 @@ async fn a_volume_that_was_kept_may_be_registered_anew() {
     bench.quiet().await;
     bench.end().await;
 }
+
+/// A claim, and its volume once that was made.
+async fn made(bench: &Bench, name: &str) -> String {
+    pass(1).await;
+    bench.make("volumeclaims", claim(name, "disk", "SingleNodeWriter")).await;
+    let of = |seen: &Seen| {
+        let all = seen.all("volumes").into_iter();
+        let mut own = all.filter(|v| v["spec"]["claimRef"]["name"] == name && v["status"]["exists"] == "Up");
+        own.next().map(|v| v["metadata"]["name"].as_str().unwrap().to_owned())
+    };
+    bench.until("it is made", |seen| of(seen).is_some()).await;
+    of(&bench.seen).unwrap()
+}
+
+/// What is in it is the first one's: it is never used, and deletes nothing, even when the first one is gone and its data stays.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_was_given_the_handle_of_another_one_is_not_used_and_goes_alone() {
+    let bench = Bench::with(&["a"], Behaviour { one_volume: "same", ..disks() }).await;
+    disk(&bench).await;
+    let first = made(&bench, "one").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "one"))).await;
+    let second = made(&bench, "two").await;
+    let not_used = |seen: &Seen| why(&volume(seen, &second)) == "HandleShared";
+    bench.until("it is not to be used", not_used).await;
+    let message = condition(&volume(&bench.seen, &second), "Ready")["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&format!("the handle of volume \"{first}\"")), "{message}");
+    bench.make("allocations", user("app", "two", "a")).await;
+    bench.quiet().await;
+    assert!(bench.seen.all("volumeattachments").is_empty());
+    assert!(ready(&volume(&bench.seen, &first)));
+    assert!(condition(&volume(&bench.seen, &first), "HandleShared").is_null(), "it has nothing to wait for");
+    bench.patch("volumes", "", &first, json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    bench.delete("volumeclaims", "default", "one").await;
+    bench.delete("volumes", "", &first).await;
+    bench.until("the first one is gone", |seen| volume(seen, &first).is_null()).await;
+    bench.quiet().await;
+    assert!(not_used(&bench.seen), "its data stays, and is nobody's");
+    bench.delete("allocations", "default", "app").await;
+    bench.delete("volumeclaims", "default", "two").await;
+    bench.until("it is gone", |seen| seen.all("volumes").is_empty()).await;
+    assert_eq!(bench.ledger.count("delete"), 0);
+    bench.end().await;
+}
+
+/// A plugin may give away again what it has just deleted: while its object is there nobody knows.
+#[tokio::test(start_paused = true)]
+async fn a_handle_of_what_is_being_deleted_is_waited_for() {
+    let bench = Bench::with(&["a"], Behaviour { one_volume: "lun-7", deletes: false, ..disks() }).await;
+    disk(&bench).await;
+    let first = made(&bench, "one").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "one"))).await;
+    bench.delete("volumeclaims", "default", "one").await;
+    bench.until("it goes", |seen| why(&volume(seen, &first)) == "Releasing").await;
+    let second = made(&bench, "two").await;
+    bench.until("it waits", |seen| why(&volume(seen, &second)) == "HandleShared").await;
+    bench.quiet().await;
+    assert!(volume(&bench.seen, &second)["status"]["handleChecked"].is_null(), "nothing is said of it yet");
+    bench.behave("a", |b| b.deletes = true);
+    bench.until("the first one is gone", |seen| volume(seen, &first).is_null()).await;
+    bench.until("it is its own", |seen| ready(&seen.get("volumeclaims", "default", "two"))).await;
+    assert_eq!(volume(&bench.seen, &second)["status"]["handleChecked"], "lun-7");
+    bench.delete("volumeclaims", "default", "two").await;
+    bench.until("it is gone", |seen| seen.all("volumes").is_empty()).await;
+    assert_eq!(bench.ledger.count("delete"), 2);
+    bench.end().await;
+}
+
+/// Controllers that see no Volumes for a while: nothing is deleted before they have, nor used that may be.
+#[tokio::test(start_paused = true)]
+async fn what_is_registered_in_the_moment_of_a_deletion_is_used_by_nobody_before_that_is_known() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let made = made(&bench, "data").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "data"))).await;
+    let handle = volume(&bench.seen, &made)["status"]["handle"].as_str().unwrap().to_owned();
+    let told = |seen: &Seen, name: &str| condition(&volume(seen, name), "HandleShared")["status"] == "True";
+    bench.delay("volumes", std::time::Duration::from_secs(5));
+    registered(&bench, "again", &handle).await;
+    bench.until("who is refused is told", |seen| why(&volume(seen, "again")) == "HandleShared").await;
+    assert!(told(&bench.seen, &made), "the other one knew of it first");
+    bench.delete("volumeclaims", "default", "data").await;
+    bench.quiet().await;
+    assert_eq!(bench.ledger.count("delete"), 0);
+    bench.delete("volumeclaims", "default", "again").await;
+    bench.delete("volumes", "", "again").await;
+    bench.until("gone", |seen| seen.all("volumes").is_empty()).await;
+    bench.end().await;
+}

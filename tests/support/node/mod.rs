@@ -1,5 +1,6 @@
 //! A real node daemon on the real kernel, against a real server within this process.
 mod boot;
+mod handles;
 mod link;
 mod reluctant;
 mod rig;
@@ -13,7 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use wharfline::node::{self, Machine, Options};
 use wharfline::run::{join, machine};
@@ -138,11 +139,18 @@ impl Daemon {
 
 /// What the test does as the controllers and a person.
 #[derive(Clone)]
-pub struct World(pub kube::Client);
+pub struct World(pub kube::Client, watch::Sender<bool>);
 
 impl World {
     pub fn new(server: &Server) -> Self {
-        Self(server.client(Identity::controllers()))
+        let (client, (speaks, of_handles)) = (server.client(Identity::controllers()), watch::channel(true));
+        handles::compare(&client, &of_handles);
+        Self(client, speaks)
+    }
+
+    /// Whether anything is said of new handles, which the controllers do as soon as they see them.
+    pub fn speak_of_handles(&self, speak: bool) {
+        self.1.send_replace(speak);
     }
 
     pub async fn create<K>(&self, api: &Api<K>, object: Value) -> K

@@ -90,18 +90,23 @@ fn a_snapshot_leads_to_what_holds_it_up() {
     let explained = explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap();
     assert_eq!(explained.root, None);
     // Its driver has the data, and nobody knows whose.
-    let shared = |deleted| {
+    let shared = |deleted, reason: &str| {
         let conditions = json!([
             { "type": "Ready", "status": "False", "reason": "HandleShared", "message": "its plugin gave it that of another" },
-            { "type": "HandleShared", "status": "True", "reason": "HandleShared", "message": "another has it" }]);
+            { "type": "HandleShared", "status": "True", "reason": reason, "message": "another has it" }]);
         let mut cluster = cluster.clone();
         cluster["snapshots"] =
             snapshot(json!({ "of": of, "exists": "Up", "ready": true, "conditions": conditions }), deleted);
         explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap().root.unwrap()
     };
-    assert_eq!(shared(None).text, "not ready: its plugin gave it that of another");
+    assert_eq!(shared(None, "HandleShared").text, "not ready: its plugin gave it that of another");
     for deleted in [None, Some("2026-01-01T00:00:00Z")] {
-        let advice = shared(deleted).advice;
+        let anothers = shared(deleted, "HandleOfAnother").advice;
+        assert!(
+            anothers.starts_with("`wharfline delete snapshot/nightly -n shop`, and take it anew"),
+            "{anothers}"
+        );
+        let advice = shared(deleted, "HandleShared").advice;
         assert!(advice.contains("wharfline patch snapshot/nightly -n shop --type merge"), "{advice}");
         assert!(advice.contains("Retain"), "{advice}");
     }

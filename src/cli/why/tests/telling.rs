@@ -555,6 +555,12 @@ fn of_two_volumes_of_one_handle_the_way_out_is_told_that_leads_out() {
     let forgets = "`wharfline delete volume/vol-data` forgets this one";
     assert!(told(false, false).contains(forgets) && !told(false, false).contains(retain));
     assert!(!told(true, false).contains(forgets) && told(true, false).contains(retain));
+    let given = json!({ "status": { "phase": "Pending", "holders": [], "conditions": [
+        { "type": "Ready", "status": "False", "reason": "HandleShared", "message": "its plugin gave it that of another" },
+        { "type": "HandleShared", "status": "True", "reason": "HandleOfAnother", "message": "another has it" }] } });
+    let cluster = without(with(&[("volumes/0", given)]), "attachments", 0);
+    let advice = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice;
+    assert!(advice.starts_with("`wharfline delete volumeclaim/data -n shop`, and make it anew"), "{advice}");
     let going = told(true, true);
     assert!(going.starts_with("delete the one that the message names") && going.ends_with(retain), "{going}");
 }
