@@ -88,6 +88,16 @@ pub const HANDLE_SHARED: &str = "HandleShared";
 /// what is in it, or whether that is to be kept.
 pub const HANDLE_OF_ANOTHER: &str = "HandleOfAnother";
 
+/// The reason of `Ready` of an object whose handle another one has, too, that goes first.
+pub const HANDLE_ENDING: &str = "HandleEnding";
+
+/// Whether the conditions of an object say that it was given what is another's.
+pub fn is_of_another(conditions: &[Condition]) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.kind == HANDLE_SHARED && condition.reason == HANDLE_OF_ANOTHER)
+}
+
 /// Puts `new` in its place in the list, keeping the transition time while the truth stays the same.
 pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition, now: Time) {
     match conditions.iter_mut().find(|c| c.kind == new.kind) {

@@ -36,11 +36,13 @@ pub(crate) async fn reconcile(object: Arc<VolumeAttachment>, context: Arc<Contex
             if state == HostNode::Alive {
                 return Ok(left);
             }
+            // As it was before it is asked for: what is heard from here on counts.
+            let silent = context.unrenewed(node);
             if confirmed(&context, node).await? {
                 let seen = json!({ "resourceVersion": object.resource_version() });
                 let patch = json!({ "metadata": seen, "spec": { "fenced": true } });
                 // It may be heard while this is on its way.
-                context.merge_while(&*object, patch, context.unrenewed(node)).await?;
+                context.merge_while(&*object, patch, silent).await?;
                 return Ok(None);
             }
             // It was heard just now.

@@ -12,7 +12,7 @@ use super::drive::Outcome;
 use super::facts::{deleting, uid, with_condition};
 use super::world::World;
 use super::write::Failure;
-use crate::api::meta::{Condition, HANDLE_SHARED, READY, Time, Truth};
+use crate::api::meta::{Condition, HANDLE_ENDING, HANDLE_SHARED, READY, Time, Truth};
 use crate::api::quantity;
 use crate::api::schedule::{Calendar, SCHEDULE, SCHEDULE_UID, SCHEDULED_AT};
 use crate::api::{Snapshot, SnapshotSchedule, SnapshotScheduleStatus};
@@ -166,7 +166,8 @@ fn pictures(world: &World, object: &SnapshotSchedule) -> Vec<Picture> {
         let name = snapshot.name_any();
         let named = !world.claims.names(&format!("from:{namespace}/{name}")).is_empty();
         // One that was given the handle of another one is none to go back to.
-        let another = |c: &Condition| c.kind == READY && c.reason == HANDLE_SHARED;
+        let another =
+            |c: &Condition| c.kind == READY && [HANDLE_SHARED, HANDLE_ENDING].contains(&c.reason.as_str());
         let ready = status.is_some_and(|status| status.ready && !status.conditions.iter().any(another));
         Some(Picture { name, at, ready, needed: copies || named, leaving: deleting(&**snapshot) })
     };

@@ -15,7 +15,9 @@ use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
 use super::world::{World, snapshot_words};
 use super::write::Failure;
-use crate::api::meta::{Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true};
+use crate::api::meta::{
+    HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_of_another, is_true,
+};
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
 use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
@@ -84,21 +86,36 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     // Our cache has all that was written of any Snapshot before these handles: that was looked at for the condition.
     let says = word && (awaited || told || conditions != status.conditions);
     let checked = if says { checked } else { status.handles_checked.clone() };
+    say(&context, &object, (SnapshotStatus { conditions, handles_checked: checked, ..new }, told)).await?;
+    Ok(again)
+}
+
+/// Writes what a snapshot says, if it says something else; who is `told` to be its host, or is asked, by compare-and-swap.
+async fn say(
+    context: &Context,
+    object: &Snapshot,
+    (new, told): (SnapshotStatus, bool),
+) -> Result<(), Failure> {
+    let status = object.status.clone().unwrap_or_default();
     if told {
         // Who was neither asked to let go nor has done so is judged by its silence.
         let replaced = status.calling_host().filter(|_| new.controller != status.controller).cloned();
-        let mut object = (*object).clone();
-        object.status = Some(SnapshotStatus { conditions, handles_checked: checked, ..new });
+        let mut object = object.clone();
+        object.status = Some(new);
         match replaced {
             Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
             None => context.replace_status(&object).await?,
         };
-    } else if conditions != status.conditions || checked != status.handles_checked {
-        let checked = Some(checked).filter(|checked| !checked.is_empty());
-        let patch = json!({ "status": { "conditions": conditions, "handlesChecked": checked } });
-        context.merge(&*object, patch).await?;
+    } else if new != status {
+        let checked = Some(&new.handles_checked).filter(|checked| !checked.is_empty());
+        let mut patch = json!({ "status": { "conditions": new.conditions, "handlesChecked": checked } });
+        if new.handles_checked != status.handles_checked {
+            // It is said of this very state: nobody else's word on the handles is overwritten.
+            patch["metadata"] = json!({ "resourceVersion": object.metadata.resource_version });
+        }
+        context.merge(object, patch).await?;
     }
-    Ok(again)
+    Ok(())
 }
 
 /// How long it is still to be found out what came of one that is kept. A driver that never says it keeps no object for ever: then
@@ -302,16 +319,18 @@ fn before(world: &World, object: &Snapshot) -> Option<String> {
 
 /// Whose handle a Snapshot has that was cut for its object, if that is another's: it is never used.
 pub(super) fn anothers(world: &World, object: &Snapshot) -> Option<String> {
-    let anothers = whose(world, object) == Whose::Anothers;
-    let of = || others(world, object).find(|other| is_owner(object, other)).map(|of| in_words(&of));
-    anothers.then(|| of().unwrap_or_else(|| "another one".to_owned()))
+    (whose(world, object) == Whose::Anothers).then(|| first_of(world, object, Twin::Keeps))
 }
 
-/// What is being deleted of the handle that a Snapshot has that was cut for its object: before the end of that it is not used.
+/// What has the handle, too, of which it is not said yet whose it is: before that it is not used.
 pub(super) fn ending(world: &World, object: &Snapshot) -> Option<String> {
-    let unsaid = whose(world, object) == Whose::Unsaid;
-    let of = || others(world, object).find(|other| is_owner(object, other)).map(|of| in_words(&of));
-    unsaid.then(|| of().unwrap_or_else(|| "another one".to_owned()))
+    (whose(world, object) == Whose::Unsaid).then(|| first_of(world, object, Twin::Open))
+}
+
+/// The first Snapshot of its handle that is this to it.
+fn first_of(world: &World, object: &Snapshot, wanted: Twin) -> String {
+    let first = others(world, object).find(|other| twin(object, other) == Some(wanted));
+    first.map_or_else(|| "another one".to_owned(), |first| in_words(&first))
 }
 
 /// The Snapshots that are the same to the plugin as this one, or of which one picture is, itself left out.
@@ -327,16 +346,14 @@ fn others(world: &World, object: &Snapshot) -> impl Iterator<Item = Arc<Snapshot
     twins(world, object).into_iter().filter(|other| said(other) != Some(Whose::Anothers))
 }
 
-/// What was said of whose the handles are that a Snapshot was given. What was ready once is its own: before that was said of handles it
-/// was so all the same.
+/// What was said of whose the handles are that a Snapshot was given; of a group that of its own one counts. What was ready once is its
+/// own: before that was said of handles it was so all the same.
 fn said(object: &Snapshot) -> Option<Whose> {
-    let status =
-        object.status.as_ref().filter(|status| object.is_cut() && status.known_by().next().is_some())?;
-    let anothers = |c: &Condition| c.kind == HANDLE_SHARED && c.reason == HANDLE_OF_ANOTHER;
-    let checked = status.has_checked(status.known_by());
-    if checked && status.conditions.iter().any(anothers) {
+    let status = object.status.as_ref().filter(|status| object.is_cut() && !status.handle.is_empty())?;
+    if is_of_another(&status.conditions) {
         return Some(Whose::Anothers);
     }
+    let checked = status.has_checked(std::iter::once(status.handle.as_str()));
     (checked || is_true(&status.conditions, READY)).then_some(Whose::Own)
 }
 
@@ -345,23 +362,26 @@ fn whose(world: &World, object: &Snapshot) -> Whose {
     if !object.is_cut() {
         return Whose::Own;
     }
-    let twins = others(world, object).filter(|other| is_owner(object, other)).map(|other| {
-        let wanted = Wanted::of(deleting(&*other), other.is_cut(), other.spec.deletion_policy);
-        let gone = other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down);
-        if wanted == Wanted::Deleted || gone { Twin::Goes } else { Twin::Keeps }
-    });
+    let twins = others(world, object).filter_map(|other| twin(object, &other));
     handle::whose(said(object), twins)
 }
 
-/// Whether another Snapshot of its handle had it before it: it was taken up for a person, or the controllers said so, or it is older.
-fn is_owner(object: &Snapshot, other: &Snapshot) -> bool {
+/// What another Snapshot of its handle is to one of which nothing is said yet. Of those that were registered the one that was taken up
+/// counts.
+fn twin(object: &Snapshot, other: &Snapshot) -> Option<Twin> {
     let born = |one: &Snapshot| (one.metadata.creation_timestamp.as_ref().map(|time| time.0), uid(one));
-    let taken_up = other.status.as_ref().is_some_and(|status| status.of.is_some());
-    if other.is_cut() {
-        said(other) == Some(Whose::Own) || said(other).is_none() && born(other) < born(object)
-    } else {
-        taken_up
+    let status = other.status.as_ref();
+    if !other.is_cut() && status.is_none_or(|status| status.of.is_none()) {
+        return None;
     }
+    let wanted = Wanted::of(deleting(other), other.is_cut(), other.spec.deletion_policy);
+    handle::twin(handle::Other {
+        registered: !other.is_cut(),
+        said: said(other),
+        older: born(other) < born(object),
+        leaving: wanted == Wanted::Deleted,
+        gone: status.and_then(|status| status.exists) == Some(Rung::Down),
+    })
 }
 
 /// Another Snapshot that is the same to the plugin, was taken up and would lose its data with this one.

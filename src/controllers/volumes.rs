@@ -14,8 +14,9 @@ use super::write::Failure;
 use super::{hosts, snapshots};
 use crate::api::claim::ClaimPhase;
 use crate::api::meta::{
-    AsSeen, Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_true,
+    AsSeen, HANDLE_OF_ANOTHER, HANDLE_SHARED, Host, ObjectRef, READY, Rung, Truth, is_of_another, is_true,
 };
+use crate::api::volume::VolumePhase;
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::handle::{self, Twin, Whose};
@@ -87,8 +88,20 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         // Our cache has all that was written of any Volume before this handle: that was looked at for the condition.
         new.handle_checked.clone_from(&status.handle);
     }
+    say(&context, &object, (new, told), replaced).await?;
+    Ok(again)
+}
+
+/// Writes what a volume says, if it says something else; who is `told` to be its host, or is asked, by compare-and-swap.
+async fn say(
+    context: &Context,
+    object: &Volume,
+    (new, told): (VolumeStatus, bool),
+    replaced: Option<&Host>,
+) -> Result<(), Failure> {
+    let status = object.status.clone().unwrap_or_default();
     if told {
-        let mut object = (*object).clone();
+        let mut object = object.clone();
         object.status = Some(new);
         match replaced {
             Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
@@ -96,10 +109,14 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         };
     } else if new != status {
         let checked = Some(&new.handle_checked).filter(|handle| !handle.is_empty());
-        let patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions, "handleChecked": checked } });
-        context.merge(&*object, patch).await?;
+        let mut patch = json!({ "status": { "phase": new.phase, "conditions": new.conditions, "handleChecked": checked } });
+        if new.handle_checked != status.handle_checked {
+            // It is said of this very state: nobody else's word on the handle is overwritten.
+            patch["metadata"] = json!({ "resourceVersion": object.metadata.resource_version });
+        }
+        context.merge(object, patch).await?;
     }
-    Ok(again)
+    Ok(())
 }
 
 /// Whether it can be said whose the handle of a volume is.
@@ -314,16 +331,17 @@ fn gather<'a>(
         (volume::rank(facts, ready), born, uid(object))
     };
     let own = place(object, &facts);
+    let other_one = |twin| {
+        let name = first_of(world, object, twin).map(|first| format!("volume \"{}\"", first.name_any()));
+        Some(name.unwrap_or_else(|| "another volume".to_owned()))
+    };
     match whose(world, object) {
         Some(Whose::Anothers) => {
-            let of = others(world, object).find(|other| is_owner(object, other)).map(|of| of.name_any());
-            let of = of.map_or_else(|| "another volume".to_owned(), |of| format!("volume \"{of}\""));
-            facts.anothers = Some(of);
+            facts.anothers = other_one(Twin::Keeps);
             return facts;
         }
         Some(Whose::Unsaid) => {
-            let first = others(world, object).find(|other| is_owner(object, other));
-            facts.before = first.map(|first| first.name_any());
+            facts.ending = other_one(Twin::Open);
             return facts;
         }
         Some(Whose::Own) | None => {}
@@ -361,34 +379,37 @@ fn others(world: &World, object: &Volume) -> impl Iterator<Item = Arc<Volume>> {
 /// it was so all the same.
 fn said(object: &Volume) -> Option<Whose> {
     let status = object.status.as_ref().filter(|status| !status.handle.is_empty())?;
-    let anothers = |c: &Condition| c.kind == HANDLE_SHARED && c.reason == HANDLE_OF_ANOTHER;
-    let checked = status.handle_checked == status.handle;
-    if checked && status.conditions.iter().any(anothers) {
+    if is_of_another(&status.conditions) {
         return Some(Whose::Anothers);
     }
-    let own = checked || is_true(&status.conditions, READY) || !status.holders.is_empty();
+    let was_ready = matches!(status.phase, Some(VolumePhase::Ready | VolumePhase::Released));
+    let own = status.handle_checked == status.handle || was_ready || !status.holders.is_empty();
     own.then_some(Whose::Own)
 }
 
 /// Whose the handle is that its plugin gave it; nothing for one that was there before, or has none.
 fn whose(world: &World, object: &Volume) -> Option<Whose> {
     let given = is_given(object) && object.status.as_ref().is_some_and(|s| !s.handle.is_empty());
-    let twins = || {
-        others(world, object).filter_map(|other| {
-            let leaves = deleting(&*other) && !other.spec.is_kept();
-            let gone = other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down);
-            let twin = if leaves || gone { Twin::Goes } else { Twin::Keeps };
-            is_owner(object, &other).then_some(twin)
-        })
-    };
+    let twins = || others(world, object).filter_map(|other| twin(object, &other));
     given.then(|| handle::whose(said(object), twins()))
 }
 
-/// Whether another Volume of its handle had it before it: a person said so, or the controllers did, or it is older.
-fn is_owner(object: &Volume, other: &Volume) -> bool {
+/// What another Volume of its handle is to one of which nothing is said yet.
+fn twin(object: &Volume, other: &Volume) -> Option<Twin> {
     let born =
         |volume: &Volume| (volume.metadata.creation_timestamp.as_ref().map(|time| time.0), uid(volume));
-    !is_given(other) || said(other) == Some(Whose::Own) || said(other).is_none() && born(other) < born(object)
+    handle::twin(handle::Other {
+        registered: !is_given(other),
+        said: said(other),
+        older: born(other) < born(object),
+        leaving: deleting(other) && !other.spec.is_kept(),
+        gone: other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down),
+    })
+}
+
+/// The first Volume of its handle that is this to it.
+fn first_of(world: &World, object: &Volume, wanted: Twin) -> Option<Arc<Volume>> {
+    others(world, object).find(|other| twin(object, other) == Some(wanted))
 }
 
 /// Whether it was told that another one has its handle, or goes anyway.
@@ -437,5 +458,6 @@ fn alone<'a>(
         before: None,
         shared: None,
         anothers: None,
+        ending: None,
     }
 }

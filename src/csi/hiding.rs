@@ -18,6 +18,9 @@ const NOT_SHOWN: &str = "(not shown: it has a secret of the request in it, writt
 /// How many times a message may have been written down in one another: what a server said, in a driver's words, in a log line.
 const NESTED: usize = 4;
 
+/// How many texts one message may be taken for.
+const MOST_READINGS: usize = 64;
+
 /// The texts to search for: each secret, and each line of one with several, the longest first.
 pub(crate) fn searched<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let mut texts = secrets
@@ -63,20 +66,7 @@ fn repeats(text: &str, secrets: &[String]) -> bool {
     if secrets.is_empty() {
         return false;
     }
-    let mut forms = vec![text.to_owned()];
-    let mut unescaped = text.to_owned();
-    for _ in 0..NESTED {
-        for form in [Cow::Borrowed(unescaped.as_str()), Cow::Owned(unescaped.replace('+', " "))] {
-            forms.push(percent_decode_str(&form).decode_utf8_lossy().into_owned());
-        }
-        forms.push(without_entities(&unescaped));
-        let next = unescape(&unescaped);
-        if next == unescaped {
-            break;
-        }
-        forms.push(next.clone());
-        unescaped = next;
-    }
+    let Some(forms) = readings(text) else { return true };
     let lower: Vec<_> = forms.iter().map(|form| form.to_ascii_lowercase()).collect();
     // Base64 may be broken into lines.
     let unbroken = forms.iter().map(|form| form.chars().filter(|c| !c.is_whitespace()).collect::<String>());
@@ -93,6 +83,32 @@ fn repeats(text: &str, secrets: &[String]) -> bool {
         base64s(secret).iter().any(in_any)
     };
     secrets.iter().any(|secret| plain(secret) || coded(secret))
+}
+
+/// The text, and what it is once it is read as one that was written down in one of these ways, in another, and so on. None if there is no
+/// end of these.
+fn readings(text: &str) -> Option<Vec<String>> {
+    let mut all = vec![text.to_owned()];
+    let mut from = 0;
+    for _ in 0..NESTED {
+        let last = all.len();
+        for at in from..last {
+            let form = all[at].clone();
+            let percent = |form: &str| percent_decode_str(form).decode_utf8_lossy().into_owned();
+            let read =
+                [unescape(&form), percent(&form), percent(&form.replace('+', " ")), without_entities(&form)];
+            for next in read {
+                if !all.contains(&next) {
+                    all.push(next);
+                }
+            }
+            if all.len() > MOST_READINGS {
+                return None;
+            }
+        }
+        from = last;
+    }
+    Some(all)
 }
 
 /// What base64 has of a text wherever that begins in what is encoded: all of the letters that it alone decides.
@@ -226,6 +242,9 @@ mod tests {
             ("a&b<\"c\">", "a&amp;b&lt;&quot;c&#34;&#x3e;"),
             ("aaaa??bbbb>>cc", "YWFhYT8%2FYmJiYj4%2BY2M%3D"),
             ("line one of it", "bGluZSBv\n  bmUgb2YgaXQ="),
+            ("pass\"word", "%22pass%5C%22word%22"),
+            ("pass\"word", "pass&amp;quot;word"),
+            ("pass\"word", "pass%2522word"),
             ("s3cr3t", "733363723374"),
             ("Key9", "4B657939"),
         ] {

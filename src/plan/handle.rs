@@ -12,7 +12,8 @@ pub enum Whose {
     Own,
     /// That of another object, which had it before.
     Anothers,
-    /// Not to be said yet: another one that has it, too, is being deleted with it. A plugin may use what is free again.
+    /// Not to be said yet: of another one that has it, too, it is to be said first, or that is being deleted with it. A plugin may use
+    /// what is free again.
     Unsaid,
 }
 
@@ -21,17 +22,45 @@ pub enum Whose {
 pub enum Twin {
     /// A person said that it is that, or it was made for it, or is about to be said so.
     Keeps,
-    /// It was, and is being deleted with it.
-    Goes,
+    /// It was, and is being deleted with it; or it is younger, and nothing was said of it yet.
+    Open,
 }
 
 /// Whose a handle is that was made for an object: what was `said` of it counts.
 pub fn whose(said: Option<Whose>, twins: impl IntoIterator<Item = Twin>) -> Whose {
     let seen = |worst: Whose, twin: Twin| match (worst, twin) {
         (Whose::Anothers, _) | (_, Twin::Keeps) => Whose::Anothers,
-        (Whose::Own | Whose::Unsaid, Twin::Goes) => Whose::Unsaid,
+        (Whose::Own | Whose::Unsaid, Twin::Open) => Whose::Unsaid,
     };
     said.unwrap_or_else(|| twins.into_iter().fold(Whose::Own, seen))
+}
+
+/// Another object of the handle, as the controllers have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Other {
+    /// A person registered it, and it is not refused; else it was made for its object.
+    pub registered: bool,
+    /// What was said of whose the handle is.
+    pub said: Option<Whose>,
+    /// Its object is older.
+    pub older: bool,
+    /// It is being deleted at the backend.
+    pub leaving: bool,
+    /// Its host has said that it is not there any more.
+    pub gone: bool,
+}
+
+/// What another object of the handle is to one of which nothing is said yet. Of two of that kind the younger one has it from another:
+/// that is said first.
+pub fn twin(other: Other) -> Option<Twin> {
+    match (other.registered, other.said) {
+        (_, Some(Whose::Anothers)) => None,
+        _ if other.leaving && other.gone => None,
+        (true, _) => Some(Twin::Keeps),
+        _ if other.leaving => Some(Twin::Open),
+        (false, Some(Whose::Own)) => Some(Twin::Keeps),
+        (false, Some(Whose::Unsaid) | None) => Some(if other.older { Twin::Keeps } else { Twin::Open }),
+    }
 }
 
 /// What a host goes by.
@@ -74,21 +103,53 @@ mod tests {
 
     #[test]
     fn whose_it_is_is_said_once_and_not_while_it_may_become_free() {
-        use Twin::{Goes, Keeps};
+        use Twin::{Keeps, Open};
         use Whose::{Anothers, Own, Unsaid};
         let cases: [(&[Twin], Whose); 6] = [
             (&[], Own),
             (&[Keeps], Anothers),
-            (&[Goes], Unsaid),
-            (&[Goes, Keeps], Anothers),
-            (&[Keeps, Goes], Anothers),
-            (&[Goes, Goes], Unsaid),
+            (&[Open], Unsaid),
+            (&[Open, Keeps], Anothers),
+            (&[Keeps, Open], Anothers),
+            (&[Open, Open], Unsaid),
         ];
         for (twins, expected) in cases {
             assert_eq!(whose(None, twins.iter().copied()), expected, "{twins:?}");
             for said in [Own, Anothers] {
                 assert_eq!(whose(Some(said), twins.iter().copied()), said, "{twins:?}");
             }
+        }
+    }
+
+    #[test]
+    fn of_two_that_are_given_one_handle_at_once_one_has_it() {
+        let made = Other { registered: false, said: None, older: true, leaving: false, gone: false };
+        let cases = [
+            (made, Some(Twin::Keeps)),
+            (Other { older: false, ..made }, Some(Twin::Open)),
+            (Other { older: false, said: Some(Whose::Own), ..made }, Some(Twin::Keeps)),
+            (Other { said: Some(Whose::Anothers), ..made }, None),
+            (Other { said: Some(Whose::Own), leaving: true, ..made }, Some(Twin::Open)),
+            (Other { said: Some(Whose::Own), leaving: true, gone: true, ..made }, None),
+            (Other { leaving: true, ..made }, Some(Twin::Open)),
+            (Other { registered: true, older: false, ..made }, Some(Twin::Keeps)),
+        ];
+        for (other, expected) in cases {
+            assert_eq!(twin(other), expected, "{other:?}");
+        }
+        // Whatever order their handles came in, and whoever is looked at first: never both, and in the end one.
+        for younger_first in [true, false] {
+            let mut said: [Option<Whose>; 2] = [None, None];
+            let order = if younger_first { [1, 0] } else { [0, 1] };
+            for _ in 0..3 {
+                for one in order {
+                    let other = Other { said: said[1 - one], older: one == 1, ..made };
+                    let word = whose(said[one], twin(other));
+                    said[one] = Some(word).filter(|word| *word != Whose::Unsaid);
+                    assert_ne!(said, [Some(Whose::Own); 2]);
+                }
+            }
+            assert_eq!(said, [Some(Whose::Own), Some(Whose::Anothers)]);
         }
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //! A create that was ever in doubt is repeated by name until it answers, and only then deleted by the handle it gave
 //! (csi-obligations part 7, way 1): so nothing leaks. What it answered with and does not fit is Unknown with a handle, and is deleted
-//! before it is asked for once more, unless that handle is another one's.
+//! before it can be asked for again, unless that handle is another one's.
 use super::handle::Sole;
 use super::{Next, Reason};
 use crate::api::meta::Rung;

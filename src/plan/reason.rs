@@ -1,4 +1,5 @@
 //! Why something waits, as a word for conditions and a sentence for people.
+use crate::api::meta::HANDLE_ENDING;
 
 /// A cause of waiting. Each carries the names that its sentence needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -218,6 +219,11 @@ pub enum Reason {
         /// The other one, as `volume "NAME"` or `snapshot NAMESPACE/NAME`.
         other: String,
     },
+    /// What has the same handle is being deleted, or nothing was said of it yet.
+    HandleEnding {
+        /// The other one, as `volume "NAME"` or `snapshot NAMESPACE/NAME`.
+        other: String,
+    },
     /// The controllers have not said yet whether another object has its handle, too.
     HandleUnchecked,
     /// Another Snapshot has the same plugin and handle.
@@ -322,6 +328,7 @@ impl Reason {
             Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::AttributesMismatch { .. } => "AttributesMismatch",
             Self::SnapshotShared { .. } | Self::GivenTwice { .. } => "HandleShared",
+            Self::HandleEnding { .. } => HANDLE_ENDING,
             Self::HandleUnchecked => "HandleUnchecked",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
             Self::SaidOff { .. } => "SaidOff",
@@ -445,6 +452,9 @@ impl std::fmt::Display for Reason {
                 "its plugin gave it the handle of {other}: nobody knows what is in it, so that it is never used; deleted, it goes alone, and \
                  nothing is deleted at the backend; `wharfline volume audit` names what the plugin has besides"
             ),
+            Self::HandleEnding { other } => {
+                write!(f, "{other} has the same handle, and goes first: that is waited for, and nothing need be done")
+            }
             Self::HandleUnchecked => {
                 f.write_str("the controllers have not said yet that no other object has its handle; they do as soon as they run")
             }

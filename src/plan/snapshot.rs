@@ -8,7 +8,7 @@
 use super::handle::Sole;
 use super::volume::Farewell;
 use super::{Next, Reason};
-use crate::api::meta::{Condition, HANDLE_SHARED, READY, ReclaimPolicy, Rung, Truth};
+use crate::api::meta::{Condition, READY, ReclaimPolicy, Rung, Truth};
 
 /// What shall become of the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +174,7 @@ pub fn waits_for_word(facts: &Facts<'_>, named: bool) -> bool {
 /// The `Ready` condition, without generation and time.
 pub fn standing(facts: &Facts<'_>) -> Condition {
     let not_ready = |reason: &str, message: &str| Condition::new(READY, Truth::False, reason, message);
+    let ending = facts.ending.map(|other| Reason::HandleEnding { other: other.to_owned() });
     if facts.deleting {
         return match (facts.taking, facts.copy) {
             (_, Some(copy)) => {
@@ -182,16 +183,18 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
                 not_ready("InUse", &message)
             }
             (Some(told), None) => not_ready(&told.reason, &told.message),
-            (None, None) => not_ready(super::claim::RELEASING, "is being deleted"),
+            (None, None) => match ending.filter(|_| facts.wanted == Wanted::Deleted) {
+                Some(reason) => not_ready(reason.word(), &reason.to_string()),
+                None => not_ready(super::claim::RELEASING, "is being deleted"),
+            },
         };
     }
     if let Some(other) = facts.anothers {
         let reason = Reason::GivenTwice { other: other.to_owned() };
         return not_ready(reason.word(), &reason.to_string());
     }
-    if let Some(other) = facts.ending {
-        let message = format!("{other} has the same handle and is being deleted: that is waited for");
-        return not_ready(HANDLE_SHARED, &message);
+    if let Some(reason) = ending {
+        return not_ready(reason.word(), &reason.to_string());
     }
     match (facts.ready, facts.taking, facts.waits) {
         (true, _, _) => Condition::new(READY, Truth::True, "Ready", "claims can be filled from it"),
@@ -456,14 +459,19 @@ mod tests {
         assert_eq!(standing(&Facts { ready: true, ..told.clone() }).status, Truth::True);
         assert_eq!(standing(&Facts { deleting: true, ..told.clone() }).reason, "Full");
         let ready = Facts { ready: true, ..told };
-        for second in [
-            Facts { anothers: Some("snapshot d/first"), ..ready.clone() },
-            Facts { ending: Some("snapshot d/first"), ..ready },
+        let first = Some("snapshot d/first");
+        for (second, word) in [
+            (Facts { anothers: first, ..ready.clone() }, "HandleShared"),
+            (Facts { ending: first, ..ready.clone() }, "HandleEnding"),
+            (
+                Facts { ending: first, deleting: true, wanted: Wanted::Deleted, taking: None, ..ready },
+                "HandleEnding",
+            ),
         ] {
             let condition = standing(&second);
-            assert_eq!((condition.status, condition.reason.as_str()), (Truth::False, "HandleShared"));
+            assert_eq!((condition.status, condition.reason.as_str()), (Truth::False, word));
             assert!(condition.message.contains("snapshot d/first"), "{condition:?}");
-            assert_eq!(standing(&Facts { deleting: true, ..second }).reason, "Full");
+            assert_eq!(standing(&Facts { deleting: true, taking: Some(&full), ..second }).reason, "Full");
         }
         for (source, word) in [
             (Source::Missing("c".into()), "NotFound"),

@@ -69,6 +69,8 @@ pub struct Facts<'a> {
     pub shared: Option<String>,
     /// Whose handle its plugin gave it, as `volume "NAME"`: it is not used, and goes without a call.
     pub anothers: Option<String>,
+    /// What has the handle, too, and goes first: whose it is then is said after that, and it is neither used nor deleted before.
+    pub ending: Option<String>,
 }
 
 /// Which of several Volumes of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One
@@ -125,8 +127,8 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     // What is being made of it has to find it, and may have to be asked for by it once more.
-    let stays = facts.kept || facts.anothers.is_some();
-    let left_alone = stays && facts.copy.is_none() && facts.claim != Claim::Bound;
+    let stays = facts.kept && facts.claim != Claim::Bound || facts.anothers.is_some();
+    let left_alone = stays && facts.copy.is_none();
     facts.deleting && !facts.held && (left_alone || absent)
 }
 
@@ -188,45 +190,59 @@ pub fn is_passing(before: Option<VolumePhase>, phase: VolumePhase, word: &str) -
     first || [super::claim::RELEASING, super::claim::SOURCE_NOT_READY].contains(&word)
 }
 
+/// The same of one that is being deleted.
+fn leaving(facts: &Facts<'_>) -> (VolumePhase, Condition) {
+    let not_ready =
+        |phase, reason: &str, message: String| (phase, Condition::new(READY, Truth::False, reason, message));
+    let failing = facts.provisioning.filter(|c| c.status != Truth::True);
+    let ending = facts.ending.as_ref().map(|other| Reason::HandleEnding { other: other.clone() });
+    match (failing, facts.copy.as_ref()) {
+        // Of what is not kept, its host asks for the claim itself, before it deletes anything.
+        (_, copy) if facts.kept && facts.claim == Claim::Bound && !facts.held && copy.is_none() => not_ready(
+            VolumePhase::Releasing,
+            "InUse",
+            "is bound to its claim, and goes once that is deleted, too".into(),
+        ),
+        (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
+        (None, _) if facts.held => {
+            not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
+        }
+        (None, Some(copy)) => not_ready(
+            VolumePhase::Releasing,
+            "InUse",
+            format!("waits until {copy}, which is made of it, is made or deleted"),
+        ),
+        (None, None) => match facts.shared.as_ref().filter(|_| !facts.kept) {
+            Some(other) => not_ready(
+                VolumePhase::Releasing,
+                HANDLE_SHARED,
+                format!(
+                    "volume \"{other}\" has the same plugin and handle and would lose its data, too: delete that \
+                         one, or set reclaimPolicy Retain for this one"
+                ),
+            ),
+            None => match ending.filter(|_| !facts.kept) {
+                Some(reason) => not_ready(VolumePhase::Releasing, reason.word(), reason.to_string()),
+                None => not_ready(VolumePhase::Releasing, super::claim::RELEASING, "is being deleted".into()),
+            },
+        },
+    }
+}
+
 /// The phase and the `Ready` condition, without generation and time.
 pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
     let not_ready =
         |phase, reason: &str, message: String| (phase, Condition::new(READY, Truth::False, reason, message));
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
+    let ending = facts.ending.as_ref().map(|other| Reason::HandleEnding { other: other.clone() });
     if facts.deleting {
-        return match (failing, facts.copy.as_ref()) {
-            // Of what is not kept, its host asks for the claim itself, before it deletes anything.
-            (_, copy) if facts.kept && facts.claim == Claim::Bound && !facts.held && copy.is_none() => {
-                not_ready(
-                    VolumePhase::Releasing,
-                    "InUse",
-                    "is bound to its claim, and goes once that is deleted, too".into(),
-                )
-            }
-            (Some(c), _) => not_ready(VolumePhase::Releasing, &c.reason, c.message.clone()),
-            (None, _) if facts.held => {
-                not_ready(VolumePhase::Releasing, "InUse", "waits until no allocation has it any more".into())
-            }
-            (None, Some(copy)) => not_ready(
-                VolumePhase::Releasing,
-                "InUse",
-                format!("waits until {copy}, which is made of it, is made or deleted"),
-            ),
-            (None, None) => match facts.shared.as_ref().filter(|_| !facts.kept) {
-                Some(other) => not_ready(
-                    VolumePhase::Releasing,
-                    HANDLE_SHARED,
-                    format!(
-                        "volume \"{other}\" has the same plugin and handle and would lose its data, too: delete that \
-                         one, or set reclaimPolicy Retain for this one"
-                    ),
-                ),
-                None => not_ready(VolumePhase::Releasing, super::claim::RELEASING, "is being deleted".into()),
-            },
-        };
+        return leaving(facts);
     }
     if let Some(other) = &facts.anothers {
         let reason = Reason::GivenTwice { other: other.clone() };
+        return not_ready(VolumePhase::Pending, reason.word(), reason.to_string());
+    }
+    if let Some(reason) = ending {
         return not_ready(VolumePhase::Pending, reason.word(), reason.to_string());
     }
     if let Some(other) = &facts.before {
@@ -299,6 +315,7 @@ mod tests {
                         before: None,
                         shared: None,
                         anothers: None,
+                        ending: None,
                     });
                 }
             }
@@ -434,6 +451,13 @@ mod tests {
                 Some(crate::api::meta::HANDLE_OF_ANOTHER.to_owned())
             );
             assert_eq!(gone(&anothers), facts.deleting && !facts.held, "{anothers:?}");
+            let bound = Facts { claim: Claim::Bound, ..anothers.clone() };
+            assert_eq!(gone(&bound), gone(&anothers), "it never was its claim's");
+            let ending = Facts { ending: Some("volume \"other\"".to_owned()), ..facts.clone() };
+            let (phase, condition) = standing(&ending);
+            assert!(phase != VolumePhase::Ready && condition.status == Truth::False, "{ending:?}");
+            let told = !facts.deleting || !facts.held && !facts.kept;
+            assert_eq!(condition.reason == "HandleEnding", told, "{ending:?}");
             let absent = exists(&facts) == Rung::Down && !facts.attempting;
             let told = facts.source == Source::Created && !absent;
             assert_eq!(farewell(&anothers, true) == Farewell::Anothers, told, "{anothers:?}");
@@ -559,6 +583,7 @@ mod tests {
             before: None,
             shared: None,
             anothers: None,
+            ending: None,
         };
         let (phase, condition) = standing(&facts);
         assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "ResourceExhausted"));

@@ -14,7 +14,10 @@ const OF_A_SERVER: [&str; 5] = ["store.redb", "store.redb.wal", "store.redb.lock
 
 /// What is there for as long as everything is taken down.
 #[derive(Debug)]
-pub(super) struct Borrowed(PathBuf);
+pub(super) struct Borrowed {
+    data_dir: PathBuf,
+    names: Vec<&'static str>,
+}
 
 impl Borrowed {
     /// From now on what a server makes here that is not there yet goes again.
@@ -23,8 +26,14 @@ impl Borrowed {
     /// When that cannot be written down.
     pub(super) fn begin(data_dir: &Path) -> io::Result<Self> {
         let new = OF_A_SERVER.into_iter().filter(|name| !data_dir.join(name).exists());
-        std::fs::write(data_dir.join(NAMES), new.collect::<Vec<_>>().join("\n"))?;
-        Ok(Self(data_dir.to_owned()))
+        let names: Vec<_> = new.collect();
+        std::fs::write(data_dir.join(NAMES), names.join("\n"))?;
+        Ok(Self { data_dir: data_dir.to_owned(), names })
+    }
+
+    /// Whether one works here: what one that was killed has left is cleared before.
+    pub(super) fn is_there(data_dir: &Path) -> bool {
+        data_dir.join(NAMES).exists()
     }
 
     /// Takes it away.
@@ -32,7 +41,7 @@ impl Borrowed {
     /// # Errors
     /// Those of the removal: then the next one does it.
     pub(super) fn end(self) -> io::Result<()> {
-        take_away(&self.0)
+        take_away(&self.data_dir, self.names.into_iter())
     }
 }
 
@@ -45,15 +54,15 @@ pub(super) fn clear(data_dir: &Path) -> io::Result<()> {
     if !data_dir.join(NAMES).exists() || lock.exists() && !is_free(&lock) {
         return Ok(());
     }
-    take_away(data_dir)
+    let names = std::fs::read_to_string(data_dir.join(NAMES))?;
+    take_away(data_dir, names.lines().filter(|name| OF_A_SERVER.contains(name)))
 }
 
-fn take_away(data_dir: &Path) -> io::Result<()> {
-    let names = std::fs::read_to_string(data_dir.join(NAMES))?;
-    for name in names.lines().filter(|name| OF_A_SERVER.contains(name)) {
+fn take_away<'a>(data_dir: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<()> {
+    for name in names.chain([NAMES]) {
         remove::tree(&data_dir.join(name))?;
     }
-    std::fs::remove_file(data_dir.join(NAMES))
+    Ok(())
 }
 
 /// Whether nobody has the store of this lock open.

@@ -3,7 +3,6 @@
 //! It edits no spec. The node is marked stopped; the same controllers and the same daemon that brought everything up
 //! then take it down in mirror order, plugins last. The next `up` clears the mark.
 #![allow(clippy::print_stdout)] // says what it does
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +81,9 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     }
     let data_dir = prepare(data_dir)?;
     let given = Given::read(&args.apply)?;
+    if Borrowed::is_there(&data_dir) {
+        return Err(anyhow!("another `wharfline down` works on {}; wait for it", data_dir.display()));
+    }
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
     let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
@@ -96,7 +98,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let signals = tokio::spawn(stop_on_signal(stop.clone())?);
-        let whole = args.timeout + ASK + Duration::from_secs(10);
+        let whole = args.timeout + args.timeout / 2 + ASK + Duration::from_secs(10);
         let work = async {
             let left = match &mut member {
                 Some(member) => node::leave(member, &data_dir).await?,
@@ -209,7 +211,6 @@ async fn alone(asked: Asked<'_>, data_dir: &Path, core: Core, stop: Cancellation
         return Ok(());
     }
     let unknown = unknown(journal, &client).await?;
-    let plugins = plugins_up(journal);
     let looked = looked.named(&name);
     // With volumes to delete, or given what was lost, plugins have to run once more before they stop.
     join::join(&core.server, &name, !args.delete_volumes && given.is_empty()).await?;
@@ -218,8 +219,13 @@ async fn alone(asked: Asked<'_>, data_dir: &Path, core: Core, stop: Cancellation
     let cluster = cluster::run(&core.server, looked, tell, running.clone());
     let work = async {
         ready.await.context("the daemon did not start")?;
-        given.apply(&client).await?;
-        in_time((args, given, &plugins), client, &name).await
+        if !given.is_empty() {
+            let journal = data_dir.join("journal");
+            let work = given.work(&client, &*files, &journal);
+            // What can be taken down without them is, too.
+            tokio::time::timeout(args.timeout / 2, work).await.unwrap_or(Ok(()))?;
+        }
+        in_time(args, client, &name).await
     };
     tokio::pin!(cluster);
     tokio::select! {
@@ -312,12 +318,6 @@ async fn unknown(journal: &Journal, client: &Client) -> anyhow::Result<Vec<Attac
     Ok(if other { journal.attachments() } else { Vec::new() })
 }
 
-/// The plugins that have volumes up here.
-fn plugins_up(journal: &Journal) -> Vec<String> {
-    let all = journal.attachments().into_iter().map(|volume| volume.plugin);
-    all.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
 /// A line per volume that the journal says is up here: for what the server knows nothing of.
 fn up_still(entries: &[Entry], stored: bool) -> Vec<String> {
     let serves = |entry: &Entry, plugin: &str| match entry {
@@ -362,7 +362,7 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         None => return Err(NotThere.into()),
     };
     // It ends as soon as it is down; whether its last word reaches us does not matter, its lock does.
-    let asked = in_time((args, &Given::default(), &[]), client, &name).await;
+    let asked = in_time(args, client, &name).await;
     if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
         return asked;
     }
@@ -391,15 +391,8 @@ struct Late {
 }
 
 /// Takes down within the time that a person gives, or says what is left then.
-async fn in_time(
-    (args, given, plugins): (&Args, &Given, &[String]),
-    client: Client,
-    name: &str,
-) -> anyhow::Result<()> {
-    let work = async {
-        given.ready(&client, name, plugins).await?;
-        take_down(client.clone(), name, args.delete_volumes).await
-    };
+async fn in_time(args: &Args, client: Client, name: &str) -> anyhow::Result<()> {
+    let work = take_down(client.clone(), name, args.delete_volumes);
     if let Ok(result) = tokio::time::timeout(args.timeout, work).await {
         return result;
     }

@@ -1,22 +1,24 @@
 //! What `wharfline down` is given for the store that it makes for itself: plugins that have to run once more, for what they brought up
 //! nobody else takes down.
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 
-use crate::api::PluginInstance;
-use crate::api::meta::{READY, is_true};
 use crate::cli::manifest::{self, Document};
+use crate::node::journal::{Entry, Journal};
+use crate::sys::files::Files;
 
 /// Of what kinds there may be, and whether they are in a namespace.
 const KINDS: [(&str, bool); 4] =
     [("Plugin", false), ("Allocation", true), ("ConfigMap", true), ("Secret", true)];
 /// The name that the writes carry.
 const MANAGER: &str = "wharfline-down";
+/// Between two looks at what is up.
+const AWHILE: Duration = Duration::from_millis(50);
 
 /// What the files say.
 #[derive(Debug, Default)]
@@ -60,7 +62,7 @@ impl Given {
     ///
     /// # Errors
     /// What the server says to it, with the place where it stands.
-    pub(super) async fn apply(&self, client: &Client) -> anyhow::Result<()> {
+    async fn apply(&self, client: &Client) -> anyhow::Result<()> {
         for Document { object, origin } in &self.0 {
             let object: DynamicObject = serde_json::from_value(object.clone()).context(origin.clone())?;
             let types = object.types.clone().unwrap_or_default();
@@ -80,27 +82,28 @@ impl Given {
         Ok(())
     }
 
-    /// Waits until an instance of each of these plugins that it has is ready on the node.
+    /// Applies all of it, and waits until nothing is up here any more that the journal has of its plugins.
     ///
     /// # Errors
-    /// When the server cannot be asked.
-    pub(super) async fn ready(&self, client: &Client, node: &str, plugins: &[String]) -> anyhow::Result<()> {
-        let instances: Api<PluginInstance> = Api::all(client.clone());
-        for plugin in plugins.iter().filter(|plugin| self.serves(plugin)) {
-            let ready = |instance: &PluginInstance| {
-                let status = instance.status.as_ref();
-                let on = instance.spec.plugin == *plugin && instance.spec.node_name == node;
-                on && status.is_some_and(|status| is_true(&status.conditions, READY))
-            };
-            let events = watcher(instances.clone(), watcher::Config::default()).default_backoff();
-            let mut instances = Box::pin(events.applied_objects());
-            while let Some(instance) = futures::StreamExt::next(&mut instances).await {
-                if ready(&instance?) {
-                    break;
-                }
+    /// What the server says to it, with the place where it stands.
+    pub(super) async fn work(
+        &self,
+        client: &Client,
+        files: &dyn Files,
+        journal: &Path,
+    ) -> anyhow::Result<()> {
+        self.apply(client).await?;
+        let mut again = tokio::time::interval(AWHILE);
+        loop {
+            again.tick().await;
+            // While it is being written it may not be read to its end.
+            let Ok(entries) = Journal::entries(files, journal).await else { continue };
+            let up =
+                |entry: &Entry| matches!(entry, Entry::Attachment(volume) if self.serves(&volume.plugin));
+            if !entries.iter().any(up) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Whether it has a Plugin of this name, or an allocation that serves one.

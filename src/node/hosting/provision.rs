@@ -18,7 +18,7 @@ use crate::api::attributes::Modification;
 use crate::api::claim::ClaimPhase;
 use crate::api::definitions::VOLUME_PART;
 use crate::api::meta::{
-    Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_true,
+    Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_of_another, is_true,
 };
 use crate::api::quantity;
 use crate::api::volume::{BEGUN_ANEW, CLAIM_GOES, CreateSource, Expansion, NO_ROOM};
@@ -230,7 +230,8 @@ pub(super) async fn step(node: &Arc<Node>, volume: &Volume, lease: &csi::Lease) 
         Next::Do(step) => step,
         Next::Converged
             if (wanted, seen.exists) == (provision::Wanted::Present, Rung::Up)
-                && may_change(volume, &before) =>
+                && may_change(volume, &before)
+                && !is_of_another(&status.conditions) =>
         {
             // What could not be written before is written now, whatever is still to be done.
             let unwritten = if let Some(said) = &said { write(node, volume, said).await } else { None };

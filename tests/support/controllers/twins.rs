@@ -201,6 +201,38 @@ async fn a_volume_that_was_given_the_handle_of_another_one_is_not_used_and_goes_
     bench.end().await;
 }
 
+/// Nobody knows which of them had it first: never both have it, whoever is looked at first.
+#[tokio::test(start_paused = true)]
+async fn of_two_volumes_that_are_given_one_handle_at_once_one_is_used() {
+    for late in [0, 3] {
+        let bench = Bench::with(&["a"], Behaviour { one_volume: "same", ..disks() }).await;
+        disk(&bench).await;
+        bench.delay("volumes", std::time::Duration::from_secs(late));
+        for name in ["one", "two"] {
+            bench.make("volumeclaims", claim(name, "disk", "SingleNodeWriter")).await;
+            bench.make("allocations", user(name, name, "a")).await;
+        }
+        let running = |seen: &Seen| {
+            ["one", "two"].into_iter().filter(|name| phase(seen, name) == "Running").collect::<Vec<_>>()
+        };
+        bench.until("one runs", |seen| !running(seen).is_empty()).await;
+        bench.quiet().await;
+        let anothers = |seen: &Seen| {
+            let all = seen.all("volumes");
+            all.iter().filter(|v| condition(v, "HandleShared")["reason"] == "HandleOfAnother").count()
+        };
+        assert_eq!((running(&bench.seen).len(), anothers(&bench.seen)), (1, 1));
+        assert_eq!(bench.seen.all("volumeattachments").len(), 1);
+        for name in ["one", "two"] {
+            bench.delete("allocations", "default", name).await;
+            bench.delete("volumeclaims", "default", name).await;
+        }
+        bench.until("both are gone", |seen| seen.all("volumes").is_empty()).await;
+        assert_eq!(bench.ledger.count("delete"), 1);
+        bench.end().await;
+    }
+}
+
 /// A plugin may give away again what it has just deleted: while its object is there nobody knows.
 #[tokio::test(start_paused = true)]
 async fn a_handle_of_what_is_being_deleted_is_waited_for() {
@@ -211,7 +243,7 @@ async fn a_handle_of_what_is_being_deleted_is_waited_for() {
     bench.delete("volumeclaims", "default", "one").await;
     bench.until("it goes", |seen| why(&volume(seen, &first)) == "Releasing").await;
     let second = made(&bench, "two").await;
-    bench.until("it waits", |seen| why(&volume(seen, &second)) == "HandleShared").await;
+    bench.until("it waits", |seen| why(&volume(seen, &second)) == "HandleEnding").await;
     bench.quiet().await;
     assert!(volume(&bench.seen, &second)["status"]["handleChecked"].is_null(), "nothing is said of it yet");
     bench.behave("a", |b| b.deletes = true);

@@ -2,8 +2,8 @@
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::{MOST, Walk, add_told, telling, unmet};
-use crate::api::meta::{HANDLE_SHARED, Rung, Truth, is_true};
+use super::{MOST, Walk, add_told, unmet};
+use crate::api::meta::{HANDLE_SHARED, Rung, Truth, is_of_another, is_true};
 use crate::api::snapshot::SnapshotSource;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 
@@ -79,7 +79,7 @@ impl Walk<'_> {
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
             self.add_calls(&mut branch, snapshot, &status.calls);
             branch.next = status.next_attempt_time;
-            if status.conditions.iter().any(telling::is_anothers) {
+            if is_of_another(&status.conditions) {
                 let subject = branch.subject.words("");
                 branch.hint = format!(
                     "`wharfline delete {subject}`, and take it anew once the driver is corrected: nothing is deleted at the backend"

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use super::super::{Branch, Kind, Objects, State, Subject};
 use super::{Walk, leaves};
 use crate::api::allocation::{AllocationPhase, START_ANEW};
-use crate::api::meta::{Call, Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, Rung};
+use crate::api::meta::{Call, Condition, Rung, is_of_another};
 use crate::api::volume::VolumeAttachmentSpec;
 use crate::api::{Allocation, AllocationStatus, Volume, VolumeAttachment};
 
@@ -154,11 +154,6 @@ pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
     }
 }
 
-/// Whether a condition says that what the object was given is another's.
-pub(super) fn is_anothers(condition: &Condition) -> bool {
-    condition.kind == HANDLE_SHARED && condition.reason == HANDLE_OF_ANOTHER
-}
-
 /// What to do about a volume in whose place another one of its handle is used, or that would take the data of another one away.
 pub(super) fn how_to_part(volume: &Volume) -> String {
     let name = volume.name_any();
@@ -166,8 +161,7 @@ pub(super) fn how_to_part(volume: &Volume) -> String {
         "`wharfline patch volume/{name} --type merge -p '{{\"spec\": {{\"reclaimPolicy\": \"Retain\"}}}}'`"
     );
     let goes = volume.metadata.deletion_timestamp.is_some();
-    let conditions = volume.status.iter().flat_map(|status| &status.conditions);
-    if conditions.into_iter().any(is_anothers) {
+    if volume.status.as_ref().is_some_and(|status| is_of_another(&status.conditions)) {
         let of = volume
             .spec
             .claim_ref
