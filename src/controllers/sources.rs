@@ -107,9 +107,7 @@ fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look 
         return not_there(SourceState::NotReady(format!("its plugin gave it the handle of {other}")));
     }
     if let Some(other) = snapshots::ending(world, &of) {
-        return not_there(SourceState::NotReady(format!(
-            "{other}, which has the same handle, is being deleted"
-        )));
+        return not_there(SourceState::NotReady(format!("{other} has the same handle, and goes first")));
     }
     let picture = match member(&of, &pictured, claim) {
         Ok(Some(member)) => member,

@@ -146,9 +146,10 @@ impl Word {
 /// How long nothing is said of a volume: of what is `passing`, and to who is refused, for the other one knows of it first: nothing is
 /// deleted under it from then on.
 fn unsaid(context: &Context, object: &Volume, facts: &Facts<'_>, passing: bool) -> Option<Duration> {
-    let first = facts.before.as_ref().filter(|_| !facts.deleting);
+    // Of what was registered nothing is deleted.
+    let first = facts.before.as_ref().filter(|_| !facts.deleting && !is_given(object));
     let first = first.and_then(|first| context.world.volumes.named(first));
-    if first.is_some_and(|first| !knows_of_another(&first)) {
+    if first.is_some_and(|first| is_given(&first) && !knows_of_another(&first)) {
         return Some(PATIENCE);
     }
     context.soon(object).filter(|_| passing)

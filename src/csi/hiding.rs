@@ -3,7 +3,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Shorter secrets are not searched for in messages: removing every `1` would leave no message.
 const MIN_SEARCHED_SECRET: usize = 4;
@@ -80,7 +80,11 @@ fn repeats(text: &str, secrets: &[String]) -> bool {
     };
     let coded = |secret: &String| {
         let in_any = |code: &String| unbroken.iter().any(|form| form.contains(code.as_str()));
-        base64s(secret).iter().any(in_any)
+        // As it is, or as it was written down before.
+        let json = serde_json::to_string(secret).unwrap_or_default();
+        let percent = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
+        let written = [secret.as_str(), json.trim_matches('"'), &percent, &STANDARD_NO_PAD.encode(secret)];
+        written.iter().flat_map(|one| base64s(one)).any(|code| in_any(&code))
     };
     secrets.iter().any(|secret| plain(secret) || coded(secret))
 }
@@ -245,6 +249,9 @@ mod tests {
             ("pass\"word", "%22pass%5C%22word%22"),
             ("pass\"word", "pass&amp;quot;word"),
             ("pass\"word", "pass%2522word"),
+            ("pass\"word", &STANDARD_NO_PAD.encode(r#"{"key":"pass\"word"}"#)),
+            ("pass\"word", &STANDARD_NO_PAD.encode("key=pass%22word")),
+            ("a key of it", &STANDARD_NO_PAD.encode(STANDARD_NO_PAD.encode("a key of it"))),
             ("s3cr3t", "733363723374"),
             ("Key9", "4B657939"),
         ] {

@@ -57,8 +57,8 @@ pub fn twin(other: Other) -> Option<Twin> {
         (_, Some(Whose::Anothers)) => None,
         _ if other.leaving && other.gone => None,
         (true, _) => Some(Twin::Keeps),
-        _ if other.leaving => Some(Twin::Open),
-        (false, Some(Whose::Own)) => Some(Twin::Keeps),
+        (false, Some(Whose::Own)) => Some(if other.leaving { Twin::Open } else { Twin::Keeps }),
+        // Nothing was deleted of it so far, whether it is to be or not: so nothing of it can be given again.
         (false, Some(Whose::Unsaid) | None) => Some(if other.older { Twin::Keeps } else { Twin::Open }),
     }
 }
@@ -121,6 +121,8 @@ mod tests {
         }
     }
 
+    const LEAVING: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
+
     #[test]
     fn of_two_that_are_given_one_handle_at_once_one_has_it() {
         let made = Other { registered: false, said: None, older: true, leaving: false, gone: false };
@@ -131,25 +133,29 @@ mod tests {
             (Other { said: Some(Whose::Anothers), ..made }, None),
             (Other { said: Some(Whose::Own), leaving: true, ..made }, Some(Twin::Open)),
             (Other { said: Some(Whose::Own), leaving: true, gone: true, ..made }, None),
-            (Other { leaving: true, ..made }, Some(Twin::Open)),
+            (Other { leaving: true, ..made }, Some(Twin::Keeps)),
+            (Other { leaving: true, older: false, ..made }, Some(Twin::Open)),
             (Other { registered: true, older: false, ..made }, Some(Twin::Keeps)),
         ];
         for (other, expected) in cases {
             assert_eq!(twin(other), expected, "{other:?}");
         }
         // Whatever order their handles came in, and whoever is looked at first: never both, and in the end one.
-        for younger_first in [true, false] {
+        for (younger_first, leaving) in
+            [true, false].into_iter().flat_map(|first| LEAVING.map(|l| (first, l)))
+        {
             let mut said: [Option<Whose>; 2] = [None, None];
             let order = if younger_first { [1, 0] } else { [0, 1] };
             for _ in 0..3 {
                 for one in order {
-                    let other = Other { said: said[1 - one], older: one == 1, ..made };
+                    let other =
+                        Other { said: said[1 - one], older: one == 1, leaving: leaving[1 - one], ..made };
                     let word = whose(said[one], twin(other));
                     said[one] = Some(word).filter(|word| *word != Whose::Unsaid);
                     assert_ne!(said, [Some(Whose::Own); 2]);
                 }
             }
-            assert_eq!(said, [Some(Whose::Own), Some(Whose::Anothers)]);
+            assert_eq!(said, [Some(Whose::Own), Some(Whose::Anothers)], "{leaving:?}");
         }
     }
 

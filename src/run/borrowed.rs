@@ -2,64 +2,76 @@
 //!
 //! It is nobody's afterwards, however that ended: such a machine may come back to a cluster, and is no server. What was made stands in
 //! a file from before it is made, so that whoever comes next takes away what one that was killed has left.
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::sys::remove;
 
 /// Names what was made, one name to a line.
 const NAMES: &str = "down.made";
-/// What a server keeps in its data directory.
-const OF_A_SERVER: [&str; 5] = ["store.redb", "store.redb.wal", "store.redb.lock", "pki", "audit.log"];
+/// What a server keeps in its data directory, its lock last.
+const OF_A_SERVER: [&str; 6] =
+    ["pki", "audit.log", "store.redb.wal", "store.redb.new", "store.redb", "store.redb.lock"];
 
 /// What is there for as long as everything is taken down.
 #[derive(Debug)]
 pub(super) struct Borrowed {
     data_dir: PathBuf,
     names: Vec<&'static str>,
+    /// Held as long as somebody works here.
+    _held: File,
 }
 
 impl Borrowed {
     /// From now on what a server makes here that is not there yet goes again.
     ///
     /// # Errors
-    /// When that cannot be written down.
+    /// When that cannot be written down, or another one works here.
     pub(super) fn begin(data_dir: &Path) -> io::Result<Self> {
+        let mut held = File::options().create(true).append(true).open(data_dir.join(NAMES))?;
+        hold(&held)?;
         let new = OF_A_SERVER.into_iter().filter(|name| !data_dir.join(name).exists());
         let names: Vec<_> = new.collect();
-        std::fs::write(data_dir.join(NAMES), names.join("\n"))?;
-        Ok(Self { data_dir: data_dir.to_owned(), names })
+        held.write_all(names.join("\n").as_bytes())?;
+        Ok(Self { data_dir: data_dir.to_owned(), names, _held: held })
     }
 
-    /// Whether one works here: what one that was killed has left is cleared before.
-    pub(super) fn is_there(data_dir: &Path) -> bool {
-        data_dir.join(NAMES).exists()
-    }
-
-    /// Takes it away.
+    /// Takes it away, if the store there was `ours`: else somebody else has come to it meanwhile.
     ///
     /// # Errors
     /// Those of the removal: then the next one does it.
-    pub(super) fn end(self) -> io::Result<()> {
-        take_away(&self.data_dir, self.names.into_iter())
+    pub(super) fn end(self, ours: bool) -> io::Result<()> {
+        take_away(&self.data_dir, if ours { &self.names } else { &[] })
     }
 }
 
-/// Takes away what one has left that was killed; nothing while it runs.
+/// Takes away what one has left that was killed.
 ///
 /// # Errors
-/// Those of the removal.
+/// Those of the removal; and while one works here, that.
 pub(super) fn clear(data_dir: &Path) -> io::Result<()> {
+    let mut file = match File::open(data_dir.join(NAMES)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    hold(&file)?;
+    let mut names = String::new();
+    file.read_to_string(&mut names)?;
     let lock = data_dir.join("store.redb.lock");
-    if !data_dir.join(NAMES).exists() || lock.exists() && !is_free(&lock) {
-        return Ok(());
-    }
-    let names = std::fs::read_to_string(data_dir.join(NAMES))?;
-    take_away(data_dir, names.lines().filter(|name| OF_A_SERVER.contains(name)))
+    let free = !lock.exists() || is_free(&lock);
+    let names = names.lines().filter(|name| free && OF_A_SERVER.contains(name));
+    take_away(data_dir, &names.collect::<Vec<_>>())
 }
 
-fn take_away<'a>(data_dir: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<()> {
-    for name in names.chain([NAMES]) {
+fn hold(file: &File) -> io::Result<()> {
+    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        io::Error::new(io::ErrorKind::ResourceBusy, "`wharfline down` works here; wait for its end")
+    })
+}
+
+fn take_away(data_dir: &Path, names: &[&str]) -> io::Result<()> {
+    for name in names.iter().chain([&NAMES]) {
         remove::tree(&data_dir.join(name))?;
     }
     Ok(())
@@ -95,20 +107,28 @@ mod tests {
             std::fs::create_dir(at("pki")).unwrap();
             std::fs::write(at("pki/ca.key"), "").unwrap();
             std::fs::write(at("store.redb"), "").unwrap();
+            std::fs::write(at("store.redb.lock"), "").unwrap();
+            // Nobody else works here meanwhile.
+            for refused in [clear(place.path()), Borrowed::begin(place.path()).map(drop)] {
+                assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            }
+            assert!(at("store.redb").exists());
             if killed {
-                // Another one runs here.
-                std::fs::write(at("store.redb.lock"), "").unwrap();
-                let lock = std::fs::File::open(at("store.redb.lock")).unwrap();
-                rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-                clear(place.path()).unwrap();
-                assert!(at("store.redb").exists());
-                drop(lock);
+                drop(borrowed);
                 clear(place.path()).unwrap();
             } else {
-                borrowed.end().unwrap();
+                borrowed.end(true).unwrap();
             }
             assert_eq!(names(place.path()), ["audit.log", "journal"]);
         }
+        // Nor is a store taken away that somebody else has opened.
+        let borrowed = Borrowed::begin(place.path()).unwrap();
+        for name in ["store.redb", "store.redb.lock"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        borrowed.end(false).unwrap();
+        assert_eq!(names(place.path()), ["audit.log", "journal", "store.redb", "store.redb.lock"]);
+        std::fs::remove_file(at("store.redb.lock")).unwrap();
         // A store without that file is somebody's.
         std::fs::write(at("store.redb"), "").unwrap();
         clear(place.path()).unwrap();

@@ -4,6 +4,7 @@
 //! then take it down in mirror order, plugins last. The next `up` clears the mark.
 #![allow(clippy::print_stdout)] // says what it does
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -81,9 +82,6 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     }
     let data_dir = prepare(data_dir)?;
     let given = Given::read(&args.apply)?;
-    if Borrowed::is_there(&data_dir) {
-        return Err(anyhow!("another `wharfline down` works on {}; wait for it", data_dir.display()));
-    }
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
     let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
@@ -92,7 +90,8 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
             "--apply: this machine has a store of its own: `wharfline up`, `wharfline apply`, and come back"
         ));
     }
-    let asked = Asked { args, given: &given, stored };
+    let opened = AtomicBool::new(false);
+    let asked = Asked { args, given: &given, stored, opened: &opened };
     let mut borrowed = None;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -121,7 +120,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         };
         signals.abort();
         // Also where it could not be done: whose machine comes back to a cluster is no server.
-        let ended = borrowed.map_or(Ok(()), Borrowed::end);
+        let ended = borrowed.map_or(Ok(()), |borrowed| borrowed.end(opened.load(Ordering::Relaxed)));
         result.and(ended.with_context(|| format!("what was made for this alone in {}", data_dir.display())))
     })
 }
@@ -134,6 +133,8 @@ struct Asked<'a> {
     given: &'a Given,
     /// The machine has a store of its own.
     stored: bool,
+    /// The store was opened here, and by nobody else.
+    opened: &'a AtomicBool,
 }
 
 /// How long nobody need be told what is waited for.
@@ -146,7 +147,10 @@ async fn run(asked: Asked<'_>, data_dir: &Path, stop: CancellationToken) -> anyh
     loop {
         again.tick().await;
         let done = match Core::open(data_dir) {
-            Ok(core) => return Box::pin(alone(asked, data_dir, core, stop)).await,
+            Ok(core) => {
+                asked.opened.store(true, Ordering::Relaxed);
+                return Box::pin(alone(asked, data_dir, core, stop)).await;
+            }
             Err(error) if in_use(&error) => through_up(asked.args, data_dir).await,
             Err(error) => return Err(error),
         };
