@@ -379,7 +379,7 @@ fn twin(object: &Snapshot, other: &Snapshot) -> Option<Twin> {
         registered: !other.is_cut(),
         said: said(other),
         older: born(other) < born(object),
-        leaving: wanted == Wanted::Deleted,
+        leaving: wanted == Wanted::Deleted && status.is_none_or(|status| status.copies.is_empty()),
         gone: status.and_then(|status| status.exists) == Some(Rung::Down),
     })
 }

@@ -403,9 +403,14 @@ fn twin(object: &Volume, other: &Volume) -> Option<Twin> {
         registered: !is_given(other),
         said: said(other),
         older: born(other) < born(object),
-        leaving: deleting(other) && !other.spec.is_kept(),
+        leaving: deleting(other) && !other.spec.is_kept() && other.status.as_ref().is_none_or(is_left_alone),
         gone: other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down),
     })
+}
+
+/// Whether nothing is made of it and nobody has it: then its host deletes it.
+fn is_left_alone(status: &VolumeStatus) -> bool {
+    status.holders.is_empty() && status.copies.is_empty() && status.snapshots.is_empty()
 }
 
 /// The first Volume of its handle that is this to it.

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Shorter secrets are not searched for in messages: removing every `1` would leave no message.
 const MIN_SEARCHED_SECRET: usize = 4;
@@ -80,11 +80,7 @@ fn repeats(text: &str, secrets: &[String]) -> bool {
     };
     let coded = |secret: &String| {
         let in_any = |code: &String| unbroken.iter().any(|form| form.contains(code.as_str()));
-        // As it is, or as it was written down before.
-        let json = serde_json::to_string(secret).unwrap_or_default();
-        let percent = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
-        let written = [secret.as_str(), json.trim_matches('"'), &percent, &STANDARD_NO_PAD.encode(secret)];
-        written.iter().flat_map(|one| base64s(one)).any(|code| in_any(&code))
+        written(secret).iter().flat_map(|one| base64s(one)).any(|code| in_any(&code))
     };
     secrets.iter().any(|secret| plain(secret) || coded(secret))
 }
@@ -114,6 +110,21 @@ fn readings(text: &str) -> Option<Vec<String>> {
     }
     Some(all)
 }
+
+/// A text as it is, and as it may be written down before that is encoded: as JSON, by Go too, for an address, or encoded once already.
+fn written(text: &str) -> Vec<String> {
+    let json = serde_json::to_string(text).unwrap_or_default();
+    let json = json.get(1..json.len().saturating_sub(1)).unwrap_or_default().to_owned();
+    let go = json.replace('&', r"\u0026").replace('<', r"\u003c").replace('>', r"\u003e");
+    let percent = |kept| utf8_percent_encode(text, kept).to_string();
+    let query = percent(UNRESERVED).replace("%20", "+");
+    let mut all = vec![text.to_owned(), json, go, percent(NON_ALPHANUMERIC), percent(UNRESERVED), query];
+    all.extend(base64s(text));
+    all
+}
+
+/// What is escaped for an address: all but letters, digits and these.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// What base64 has of a text wherever that begins in what is encoded: all of the letters that it alone decides.
 fn base64s(text: &str) -> Vec<String> {
@@ -251,6 +262,9 @@ mod tests {
             ("pass\"word", "pass%2522word"),
             ("pass\"word", &STANDARD_NO_PAD.encode(r#"{"key":"pass\"word"}"#)),
             ("pass\"word", &STANDARD_NO_PAD.encode("key=pass%22word")),
+            ("a&b c-d", &STANDARD_NO_PAD.encode(r#"{"key":"a\u0026b c-d"}"#)),
+            ("a&b c-d", &STANDARD_NO_PAD.encode("key=a%26b+c-d")),
+            ("a key of it", &STANDARD_NO_PAD.encode(STANDARD_NO_PAD.encode("user:a key of it"))),
             ("a key of it", &STANDARD_NO_PAD.encode(STANDARD_NO_PAD.encode("a key of it"))),
             ("s3cr3t", "733363723374"),
             ("Key9", "4B657939"),

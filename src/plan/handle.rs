@@ -44,7 +44,7 @@ pub struct Other {
     pub said: Option<Whose>,
     /// Its object is older.
     pub older: bool,
-    /// It is being deleted at the backend.
+    /// It is being deleted at the backend: nobody has it, and nothing is made of it.
     pub leaving: bool,
     /// Its host has said that it is not there any more.
     pub gone: bool,

@@ -4,6 +4,7 @@
 //! a file from before it is made, so that whoever comes next takes away what one that was killed has left.
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::sys::remove;
@@ -29,12 +30,13 @@ impl Borrowed {
     /// # Errors
     /// When that cannot be written down, or another one works here.
     pub(super) fn begin(data_dir: &Path) -> io::Result<Self> {
-        let mut held = File::options().create(true).append(true).open(data_dir.join(NAMES))?;
-        hold(&held)?;
+        let path = data_dir.join(NAMES);
+        let open = || File::options().create(true).append(true).open(&path);
+        let mut file = held(&path, open)?.ok_or(io::ErrorKind::NotFound)?;
         let new = OF_A_SERVER.into_iter().filter(|name| !data_dir.join(name).exists());
         let names: Vec<_> = new.collect();
-        held.write_all(names.join("\n").as_bytes())?;
-        Ok(Self { data_dir: data_dir.to_owned(), names, _held: held })
+        file.write_all(names.join("\n").as_bytes())?;
+        Ok(Self { data_dir: data_dir.to_owned(), names, _held: file })
     }
 
     /// Takes it away, if the store there was `ours`: else somebody else has come to it meanwhile.
@@ -51,23 +53,35 @@ impl Borrowed {
 /// # Errors
 /// Those of the removal; and while one works here, that.
 pub(super) fn clear(data_dir: &Path) -> io::Result<()> {
-    let mut file = match File::open(data_dir.join(NAMES)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        file => file?,
-    };
-    hold(&file)?;
+    let path = data_dir.join(NAMES);
+    let Some(mut file) = held(&path, || File::open(&path))? else { return Ok(()) };
     let mut names = String::new();
     file.read_to_string(&mut names)?;
+    // Nobody comes to the store before all of it is gone.
     let lock = data_dir.join("store.redb.lock");
-    let free = !lock.exists() || is_free(&lock);
-    let names = names.lines().filter(|name| free && OF_A_SERVER.contains(name));
+    let store = held(&lock, || File::open(&lock));
+    let names = names.lines().filter(|name| store.is_ok() && OF_A_SERVER.contains(name));
     take_away(data_dir, &names.collect::<Vec<_>>())
 }
 
-fn hold(file: &File) -> io::Result<()> {
-    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        io::Error::new(io::ErrorKind::ResourceBusy, "`wharfline down` works here; wait for its end")
-    })
+/// The file of this path, which nobody else has from now on; none where there is none. Whoever had it before may have removed it.
+///
+/// # Errors
+/// Those of opening it; and while somebody has it, that.
+fn held(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Option<File>> {
+    loop {
+        let file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            io::Error::new(io::ErrorKind::ResourceBusy, "`wharfline down` works here; wait for its end")
+        })?;
+        let there = std::fs::metadata(path).ok();
+        if there.is_some_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino())) {
+            return Ok(Some(file));
+        }
+    }
 }
 
 fn take_away(data_dir: &Path, names: &[&str]) -> io::Result<()> {

@@ -133,7 +133,7 @@ struct Asked<'a> {
     given: &'a Given,
     /// The machine has a store of its own.
     stored: bool,
-    /// The store was opened here, and by nobody else.
+    /// Nobody else had the store before.
     opened: &'a AtomicBool,
 }
 
@@ -143,16 +143,19 @@ const PATIENCE: Duration = Duration::from_secs(3);
 async fn run(asked: Asked<'_>, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
     let (began, end) = (tokio::time::Instant::now(), tokio::time::Instant::now() + asked.args.timeout);
     let mut again = tokio::time::interval(AWHILE);
-    let mut told = false;
+    let (mut told, mut others) = (false, false);
     loop {
         again.tick().await;
         let done = match Core::open(data_dir) {
-            Ok(core) => {
-                asked.opened.store(true, Ordering::Relaxed);
-                return Box::pin(alone(asked, data_dir, core, stop)).await;
+            Err(error) if in_use(&error) => {
+                others = true;
+                through_up(asked.args, data_dir).await
             }
-            Err(error) if in_use(&error) => through_up(asked.args, data_dir).await,
-            Err(error) => return Err(error),
+            opened => {
+                // What one has made that was here first stays, whatever became of it.
+                asked.opened.store(!others, Ordering::Relaxed);
+                return Box::pin(alone(asked, data_dir, opened?, stop)).await;
+            }
         };
         // One that begins or ends does not answer. In a moment it does, or the directory is free.
         match done {

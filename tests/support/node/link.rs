@@ -17,6 +17,7 @@ pub struct Link {
     withheld: Arc<Mutex<Option<&'static str>>>,
     held: Arc<Mutex<Option<(&'static str, Gate)>>>,
     requests: Arc<AtomicUsize>,
+    events: Arc<AtomicUsize>,
     patches: Arc<Mutex<HashMap<String, usize>>>,
 }
 
@@ -53,6 +54,11 @@ impl Link {
         self.requests.load(Ordering::SeqCst)
     }
 
+    /// The same, events left out: some are of the time that something takes.
+    pub fn requests_but_events(&self) -> usize {
+        self.requests() - self.events.load(Ordering::SeqCst)
+    }
+
     /// How many requests patched this path.
     pub fn patches(&self, path: &str) -> usize {
         self.patches.lock().unwrap().get(path).copied().unwrap_or_default()
@@ -66,6 +72,8 @@ impl Link {
             async move {
                 let lease = request.uri().path().contains("/leases");
                 link.requests.fetch_add(usize::from(!lease), Ordering::SeqCst);
+                let event = request.uri().path().contains("/events");
+                link.events.fetch_add(usize::from(event), Ordering::SeqCst);
                 if request.method() == http::Method::PATCH {
                     let held = {
                         let mut held = link.held.lock().unwrap();

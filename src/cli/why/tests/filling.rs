@@ -91,15 +91,23 @@ fn a_snapshot_leads_to_what_holds_it_up() {
     assert_eq!(explained.root, None);
     // Its driver has the data, and nobody knows whose.
     let shared = |deleted, reason: &str| {
-        let conditions = json!([
-            { "type": "Ready", "status": "False", "reason": "HandleShared", "message": "its plugin gave it that of another" },
+        let ending = reason == "HandleEnding";
+        let word = if ending { reason } else { "HandleShared" };
+        let mut conditions = json!([
+            { "type": "Ready", "status": "False", "reason": word, "message": "its plugin gave it that of another" },
             { "type": "HandleShared", "status": "True", "reason": reason, "message": "another has it" }]);
+        if ending {
+            conditions.as_array_mut().unwrap().pop();
+        }
         let mut cluster = cluster.clone();
         cluster["snapshots"] =
             snapshot(json!({ "of": of, "exists": "Up", "ready": true, "conditions": conditions }), deleted);
         explain(&objects(&cluster), &subject("Snapshot/nightly")).unwrap().root.unwrap()
     };
     assert_eq!(shared(None, "HandleShared").text, "not ready: its plugin gave it that of another");
+    let ending = shared(None, "HandleEnding");
+    assert_eq!(ending.text, "not ready: its plugin gave it that of another");
+    assert_eq!(ending.advice, "`wharfline describe snapshot/nightly -n shop`");
     for deleted in [None, Some("2026-01-01T00:00:00Z")] {
         let anothers = shared(deleted, "HandleOfAnother").advice;
         assert!(

@@ -3,7 +3,7 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, unmet};
-use crate::api::meta::{HANDLE_SHARED, Rung, Truth, is_of_another, is_true};
+use crate::api::meta::{HANDLE_ENDING, HANDLE_SHARED, Rung, Truth, is_of_another, is_true};
 use crate::api::snapshot::SnapshotSource;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 
@@ -68,7 +68,8 @@ impl Walk<'_> {
         self.enter(Subject::namespaced(Kind::Snapshot, namespace, name), found, |snapshot, mut branch| {
             let status = snapshot.status.clone().unwrap_or_default();
             let leaving = snapshot.metadata.deletion_timestamp.is_some();
-            let not_used = unmet(&status.conditions, "Ready").is_some_and(|told| told.reason == HANDLE_SHARED);
+            let shared = [HANDLE_SHARED, HANDLE_ENDING];
+            let not_used = unmet(&status.conditions, "Ready").is_some_and(|told| shared.contains(&told.reason.as_str()));
             if status.ready && !leaving && !not_used {
                 branch.say("ready");
                 return branch;
