@@ -431,6 +431,33 @@ mod tests {
     }
 
     #[test]
+    fn a_word_is_waited_for_by_who_deletes_and_while_an_old_one_is_there() {
+        let facts = |wanted, exists| Facts {
+            deleting: wanted != Wanted::Present,
+            wanted,
+            exists,
+            known: true,
+            ready: false,
+            copy: None,
+            anothers: None,
+            ending: None,
+            waits: None,
+            taking: None,
+        };
+        for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
+            for exists in ALL {
+                let waits = match exists {
+                    Some(Rung::Unknown) => wanted != Wanted::Forgotten,
+                    Some(Rung::Up) => wanted == Wanted::Deleted,
+                    Some(Rung::Down) | None => false,
+                };
+                assert_eq!(waits_for_word(&facts(wanted, exists), true), waits, "{wanted:?} {exists:?}");
+                assert!(waits_for_word(&facts(wanted, exists), false), "{wanted:?} {exists:?}");
+            }
+        }
+    }
+
+    #[test]
     fn of_one_handle_what_was_cut_and_is_ready_comes_first() {
         let order = [(true, true, true), (true, true, false), (false, true, false), (false, false, false)];
         let ranks = order.map(|(cut, taken_up, ready)| rank(cut, taken_up, ready));
