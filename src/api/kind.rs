@@ -80,6 +80,8 @@ pub struct KindDefinition {
     pub finalizer: Option<&'static str>,
     /// Fills defaults that the schema cannot express; runs before validation on create and update of the main resource.
     pub default: fn(&mut Value),
+    /// Adds to a change of the main resource what is to be known of it later, given the stored object; runs before validation.
+    pub amend: fn(old: &Value, new: &mut Value),
     /// Lists every fault of the new object, given the stored one on update. Runs after schema validation.
     pub validate: fn(new: &Value, old: Option<&Value>) -> Vec<FieldError>,
     /// The field of a new object, if it has one, that only who may do everything may set: it reaches beyond the namespace.

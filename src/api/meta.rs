@@ -1,6 +1,7 @@
 //! What every kind shares: conditions, rungs, calls, references, time.
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A point in time, RFC 3339 on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -88,8 +89,40 @@ pub const HANDLE_SHARED: &str = "HandleShared";
 /// what is in it, or whether that is to be kept.
 pub const HANDLE_OF_ANOTHER: &str = "HandleOfAnother";
 
-/// The reason of `Ready` of an object whose handle another one has, too, that goes first.
+/// The reason of `Ready`, and of that condition, of an object whose handle another one has, too, that goes first.
 pub const HANDLE_ENDING: &str = "HandleEnding";
+/// The reason of that condition once the other one has gone: what the plugin gave may have gone with it, and is asked for once more.
+pub const HANDLE_ENDED: &str = "HandleEnded";
+
+/// Whether these conditions say that an object may be asked for once more, for what it was given may go with another one, or has.
+pub fn may_be_stale(conditions: &[Condition]) -> bool {
+    [HANDLE_ENDING, HANDLE_ENDED].contains(&shared_because(conditions))
+}
+
+/// The reason of the condition `HandleShared`, while that is true; empty else.
+pub fn shared_because(conditions: &[Condition]) -> &str {
+    let shared = conditions.iter().find(|c| c.kind == HANDLE_SHARED && c.status == Truth::True);
+    shared.map(|condition| condition.reason.as_str()).unwrap_or_default()
+}
+
+/// The annotation of an object that is kept by now (Retain), and was to be deleted at its backend when its deletion began: that may have
+/// been asked for. Set by the server.
+pub const KEPT_LATE: &str = "wharfline.dev/kept-late";
+
+/// Marks a change that keeps by `field` of its spec what was to be deleted when its deletion began.
+pub(super) fn keep_late(field: &str, old: &Value, new: &mut Value) {
+    let kept = |object: &Value| object["spec"][field] == "Retain";
+    if old["metadata"].get("deletionTimestamp").is_some() && !kept(old) && kept(new) {
+        let metadata = new["metadata"].as_object_mut();
+        let annotations = metadata.map(|metadata| metadata.entry("annotations").or_insert(Value::Null));
+        // What is none is refused.
+        match annotations {
+            Some(annotations @ Value::Null) => *annotations = serde_json::json!({ KEPT_LATE: "true" }),
+            Some(Value::Object(annotations)) => drop(annotations.insert(KEPT_LATE.to_owned(), "true".into())),
+            Some(_) | None => {}
+        }
+    }
+}
 
 /// Whether the conditions of an object say that it was given what is another's.
 pub fn is_of_another(conditions: &[Condition]) -> bool {
@@ -410,5 +443,46 @@ impl TemplateMetadata {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.annotations.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(deleted: bool, policy: &str, annotations: Value) -> Value {
+        let mut object = json!({ "metadata": {}, "spec": { "policy": policy } });
+        if deleted {
+            object["metadata"]["deletionTimestamp"] = Value::from("2026-01-01T00:00:00Z");
+        }
+        if !annotations.is_null() {
+            object["metadata"]["annotations"] = annotations;
+        }
+        object
+    }
+
+    #[test]
+    fn what_is_kept_after_its_deletion_is_marked() {
+        for (deleted, before, after, marked) in [
+            (true, "Delete", "Retain", true),
+            (false, "Delete", "Retain", false),
+            (true, "Retain", "Retain", false),
+            (true, "Delete", "Delete", false),
+            (true, "Retain", "Delete", false),
+        ] {
+            for others in [Value::Null, json!({ "a": "b" })] {
+                let old = object(deleted, before, Value::Null);
+                let mut new = object(deleted, after, others.clone());
+                keep_late("policy", &old, &mut new);
+                let annotations = &new["metadata"]["annotations"];
+                assert_eq!(annotations.get(KEPT_LATE).is_some(), marked, "{new}");
+                assert!(others.is_null() || annotations["a"] == "b");
+            }
+        }
+        let mut wrong = object(true, "Retain", Value::from("x"));
+        keep_late("policy", &object(true, "Delete", Value::Null), &mut wrong);
+        assert_eq!(wrong["metadata"]["annotations"], "x", "it is refused as it is");
     }
 }

@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::meta::{Call, Condition, Host, Map, ReclaimPolicy, Rung, SecretRef, Time, VolumeMode};
+use super::meta::{
+    Call, Condition, Host, Map, READY, ReclaimPolicy, Rung, SecretRef, Time, VolumeMode, is_of_another,
+    is_true, may_be_stale,
+};
 use super::volume::{is_zero, late, says_other};
 
 /// A picture of a volume, or of several, at one moment, from which claims can be filled.
@@ -260,6 +263,17 @@ impl SnapshotStatus {
     pub fn has_checked<'a>(&self, mut handles: impl Iterator<Item = &'a str>) -> bool {
         handles.all(|handle| self.handles_checked.iter().any(|one| one == handle))
     }
+
+    /// Whether it was said that the handle that it was given is its own; of a group that of the group counts. What was ready once is that:
+    /// before that was said of handles it was so all the same.
+    pub fn is_said_own(&self) -> bool {
+        self.has_checked(std::iter::once(self.handle.as_str())) || is_true(&self.conditions, READY)
+    }
+
+    /// The same, or that it is another's.
+    fn is_said(&self) -> bool {
+        self.is_said_own() || is_of_another(&self.conditions)
+    }
 }
 
 /// All that a plugin knows one by that has this handle and, if it is of several volumes, these pictures.
@@ -322,9 +336,13 @@ impl Snapshot {
     pub fn needs_volume(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
         let leaving = self.metadata.deletion_timestamp.is_some();
+        let named = !status.handle.is_empty();
         self.is_cut()
             && status.of.is_some()
             && match status.exists {
+                Some(Rung::Up | Rung::Unknown) if may_be_stale(&status.conditions) => true,
+                // It may turn out to be another one's, which may go with that.
+                Some(Rung::Up | Rung::Unknown) if named && !status.is_said() => true,
                 Some(Rung::Up) => !leaving && !status.ready,
                 Some(Rung::Unknown) => !leaving || status.handle.is_empty(),
                 // Also what was refused for good is asked for again, once something has changed.
@@ -338,6 +356,11 @@ pub(super) fn reserved(new: &Value) -> Option<&'static str> {
     new["spec"]["source"]["handle"].as_str().map(|_| "spec.source.handle")
 }
 
+/// Marks a Snapshot that is kept by a change that comes after its deletion.
+pub(super) fn kept_late(old: &Value, new: &mut Value) {
+    super::meta::keep_late("deletionPolicy", old, new);
+}
+
 /// A former host's word of a snapshot, which would cover what the present one says.
 pub(super) fn late_snapshot(new: &Value, old: &Value) -> Option<String> {
     const WORDS: [&str; 6] = ["exists", "handle", "members", "size", "ready", "observedEpoch"];
@@ -345,3 +368,6 @@ pub(super) fn late_snapshot(new: &Value, old: &Value) -> Option<String> {
     late(&status["controller"]["epoch"], &status["observedEpoch"])
         .filter(|_| says_other(&WORDS, status, &old["status"]))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::attributes::{Attributes, Modification};
 use super::meta::{
     AccessMode, Call, Capability, Condition, Host, Map, ObjectRef, ReclaimPolicy, Rung, SecretRefs, Segments,
-    Time, VolumeMode,
+    Time, VolumeMode, is_of_another, may_be_stale,
 };
 use super::plugin::ControllerScope;
 use super::quantity;
@@ -308,6 +308,11 @@ pub const BEGUN_ANEW: &str = "wharfline.dev/begun-anew";
 /// again.
 pub const CLAIM_GOES: &str = "wharfline.dev/claim-goes";
 
+/// Marks a Volume that is kept by a change that comes after its deletion.
+pub(super) fn kept_late(old: &Value, new: &mut Value) {
+    super::meta::keep_late("reclaimPolicy", old, new);
+}
+
 /// Why a volume is not made: its plugin has no room for it there (RESOURCE_EXHAUSTED of CreateVolume).
 pub const NO_ROOM: &str = "NoRoom";
 
@@ -361,9 +366,31 @@ impl Volume {
         let host = || host().filter(|_| scope == ControllerScope::Node).map(|host| host.node_name.as_str());
         self.spec.source.home().or_else(host)
     }
+
+    /// What it is filled from, as long as it is not made, or may have to be made once more to be used or deleted.
+    pub fn unfinished(&self) -> Option<&Content> {
+        let content = self.spec.source.create.as_ref()?.content.as_ref()?;
+        let Some(status) = &self.status else { return Some(content) };
+        let said = status.is_said_own() || is_of_another(&status.conditions);
+        let undone = self.metadata.deletion_timestamp.is_some() && !status.handle.is_empty();
+        let finished = match status.exists {
+            // It may turn out to be another one's, which may go with that.
+            Some(Rung::Up) => said,
+            Some(Rung::Unknown) => undone && said,
+            Some(Rung::Down) | None => undone,
+        };
+        (!finished || may_be_stale(&status.conditions)).then_some(content)
+    }
 }
 
 impl VolumeStatus {
+    /// Whether it was said that the handle that it was given is its own. What was ready once, or held, is that: before that was said of
+    /// handles it was so all the same.
+    pub fn is_said_own(&self) -> bool {
+        let was_ready = matches!(self.phase, Some(VolumePhase::Ready | VolumePhase::Released));
+        self.handle_checked == self.handle || was_ready || !self.holders.is_empty()
+    }
+
     /// The host that may make calls: none after it let go.
     pub fn calling_host(&self) -> Option<&Host> {
         self.controller.as_ref().filter(|host| host.epoch != self.released_epoch)
@@ -574,7 +601,22 @@ pub(super) fn volume_over(object: &Value) -> bool {
     let spoken_for = epoch.is_some() && status["observedEpoch"].as_i64() == epoch;
     let attempting = status["attempting"].as_bool().unwrap_or_default();
     let held = status["holders"].as_array().is_some_and(|holders| !holders.is_empty());
-    spoken_for && status["exists"] == json!(Rung::Down) && !attempting && !held
+    // Of one that was to be kept by then, or is taken for one that was never made, its end is told.
+    let vague = status["calls"].as_array().and_then(|calls| calls.last()).is_some_and(is_vague);
+    let told = vague || object["metadata"]["annotations"].get(super::meta::KEPT_LATE).is_some();
+    spoken_for && status["exists"] == json!(Rung::Down) && !attempting && !held && !told
+}
+
+fn is_vague(call: &Value) -> bool {
+    let text = |field: &str| call[field].as_str().unwrap_or_default();
+    taken_for_refused((text("method"), text("code")))
+}
+
+/// Whether a call of this method was refused with a code that says nothing of what was made, and is taken for a refusal all the same
+/// (CO-ERR-02, CO-ERR-13, CO-ERR-15): no table of the specification has it.
+pub fn taken_for_refused((method, code): (&str, &str)) -> bool {
+    let makes = ["CreateVolume", "CreateSnapshot", "CreateVolumeGroupSnapshot"];
+    makes.contains(&method) && ["UNKNOWN", "INTERNAL", "DATA_LOSS"].contains(&code)
 }
 
 /// Whether the node of an attachment has nothing of the volume any more, and takes nothing up under it again.

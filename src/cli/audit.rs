@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::api::audit::{BackendSnapshot, BackendVolume};
-use crate::api::meta::Rung;
+use crate::api::meta::{Rung, is_of_another};
 use crate::api::quantity;
 use crate::api::snapshot::SnapshotStatus;
 use crate::api::{NodeAgent, Snapshot, Volume, VolumeAttachment, VolumeStatus};
@@ -212,7 +212,8 @@ fn of_list(list: &Listed<BackendVolume>, before: &Known, after: &Known, found: &
     let its = |v: &&Volume| list.node.is_empty() || node(v).is_empty() || node(v) == list.node;
     let ours = |known: &'_ Known| -> BTreeMap<String, Volume> {
         let of_it = known.volumes.iter().filter(|v| v.spec.plugin == list.plugin && !handle(v).is_empty());
-        let of_it = of_it.filter(its);
+        let of_it =
+            of_it.filter(|v| !v.status.as_ref().is_some_and(|s| is_of_another(&s.conditions))).filter(its);
         of_it.map(|volume| (handle(volume).to_owned(), volume.clone())).collect()
     };
     let (earlier, later) = (ours(before), ours(after));
@@ -361,7 +362,9 @@ fn of_snapshots(
     };
     let its = |s: &&Snapshot| list.node.is_empty() || home(s).is_empty() || home(s) == list.node;
     let ours = |known: &'_ Known| -> Vec<Snapshot> {
-        known.snapshots.iter().filter(|s| plugin(s) == list.plugin).filter(its).cloned().collect()
+        let of_it = known.snapshots.iter().filter(|s| plugin(s) == list.plugin).filter(its);
+        // What is another's is nothing that this one has.
+        of_it.filter(|s| !s.status.as_ref().is_some_and(|s| is_of_another(&s.conditions))).cloned().collect()
     };
     let (earlier, later) = (ours(before), ours(after));
     let known: BTreeSet<&str> = earlier.iter().chain(&later).flat_map(pictures).collect();

@@ -369,6 +369,9 @@ fn of_registered(last: &Branch) -> Option<String> {
         ("SizeUnknown", _) => {
             "say it once in spec.source.existing.capacity of the volume that the message names (`wharfline patch`)".to_owned()
         }
+        ("SnapshotNotFound", _) => format!(
+            "`wharfline volume audit` tells what its plugin lists; if its handle is wrong, or it is lost for good: `wharfline delete {words}`"
+        ),
         ("NodeNotNamed", _) => format!(
             "if it was registered, `wharfline delete {words}`, and apply it with nodeName in its source; if it was made, give its plugin \
              controllerScope Cluster back"
@@ -377,15 +380,13 @@ fn of_registered(last: &Branch) -> Option<String> {
     })
 }
 
-/// What has to be done before a call can succeed, where its code says that it will not otherwise.
-fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
-    let name = &last.subject.name;
-    let text = match (call.method.as_str(), call.code.as_str()) {
+/// The same of what ends, or is to, with how it goes without its data.
+fn and_how_to_keep(call: &Call, last: &Branch) -> Option<String> {
+    Some(match (call.method.as_str(), call.code.as_str()) {
         (
             "DeleteVolume",
             "FAILED_PRECONDITION" | "INVALID_ARGUMENT" | "NOT_FOUND" | "PERMISSION_DENIED" | "UNIMPLEMENTED",
-        ) if last.subject.kind == Kind::Volume =>
-        {
+        ) if last.subject.kind == Kind::Volume => {
             format!("mend what the message says; or keep what is at the backend: {}", retain(&last.subject))
         }
         ("DeleteSnapshot", "UNIMPLEMENTED") if last.subject.kind == Kind::Snapshot => {
@@ -396,7 +397,28 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
              the backend: {}",
             retain(&last.subject)
         ),
-        ("NodeStageVolume" | "NodePublishVolume", "NOT_FOUND") => {
+        ("CreateVolume", "NOT_FOUND") if last.subject.kind == Kind::Volume => format!(
+            "what it is filled from may be gone: delete its claim; if it is being deleted, and this stays so: {}",
+            retain(&last.subject)
+        ),
+        _ => return None,
+    })
+}
+
+/// What has to be done before a call can succeed, where its code says that it will not otherwise.
+fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
+    if let Some(text) = and_how_to_keep(call, last) {
+        return Some(text);
+    }
+    let name = &last.subject.name;
+    let text = match (call.method.as_str(), call.code.as_str()) {
+        ("ValidateVolumeCapabilities", "NOT_FOUND") if last.subject.kind == Kind::Volume => format!(
+            "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew"
+        ),
+        (
+            "ControllerPublishVolume" | "ValidateVolumeCapabilities" | "NodeStageVolume" | "NodePublishVolume",
+            "NOT_FOUND",
+        ) => {
             "`wharfline volume audit` tells whether its backend has the volume still; where it is lost for good, delete its claim".to_owned()
         }
         ("CreateVolume", "INVALID_ARGUMENT") => {
@@ -404,7 +426,7 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
              by another claim"
                 .to_owned()
         }
-        ("CreateVolume", "OUT_OF_RANGE" | "ALREADY_EXISTS" | "UNIMPLEMENTED") => {
+        ("CreateVolume", "OUT_OF_RANGE" | "ALREADY_EXISTS") => {
             "give its claim another size, or put another class of the same name in the place of its own; or delete the claim"
                 .to_owned()
         }
@@ -414,11 +436,18 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
         ("ControllerModifyVolume", "INVALID_ARGUMENT" | "OUT_OF_RANGE") => {
             "name another VolumeAttributesClass in its claim, or that which the volume has".to_owned()
         }
-        ("ValidateVolumeCapabilities", "NOT_FOUND") => format!(
-            "if its handle or its node is wrong, `wharfline delete volume/{name}` and register it anew"
-        ),
         ("ControllerExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT") => {
             "ask for another size in resources.requests.storage of its claim: that which it has takes the request back"
+                .to_owned()
+        }
+        ("ControllerExpandVolume", "UNIMPLEMENTED") => {
+            "by this code its driver grows no volume: ask for the size that it has in resources.requests.storage of its claim, which takes \
+             the request back"
+                .to_owned()
+        }
+        ("NodeExpandVolume", "OUT_OF_RANGE" | "INVALID_ARGUMENT" | "NOT_FOUND") => {
+            "mend what the message says: by its code the call is not expected to succeed before; once those who use it on the node are \
+             deleted and applied again it is staged anew, and grown then"
                 .to_owned()
         }
         ("ControllerExpandVolume", "FAILED_PRECONDITION") => {
@@ -429,7 +458,7 @@ fn first_of_all(call: &Call, last: &Branch) -> Option<String> {
         }
         (_, "UNIMPLEMENTED") => {
             "by this code its driver does not have the call, and is not asked again before it comes anew: `wharfline get allocations \
-             -n wharfline-system` lists those that run drivers; one that is deleted is started anew"
+             -n wharfline-system` lists those that serve plugins; one that is deleted comes anew"
                 .to_owned()
         }
         (

@@ -242,9 +242,10 @@ impl<K: Kind> Cache<K> {
             }
             Event::InitDone => {
                 let before: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
-                writer.apply_watcher_event(event);
-                let after: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
-                self.change(|index| {
+                // Who sees the new objects finds all of them by the index.
+                let after = self.change(|index| {
+                    writer.apply_watcher_event(event);
+                    let after: BTreeMap<_, _> = self.all().into_iter().map(|o| (name_of(&*o), o)).collect();
                     let gone = |name: &&Arc<Name>| !after.contains_key(&***name);
                     let gone: Vec<_> = index.known.keys().filter(gone).cloned().collect();
                     for name in gone {
@@ -253,6 +254,7 @@ impl<K: Kind> Cache<K> {
                     for (name, object) in &after {
                         index.insert(name, &**object);
                     }
+                    after
                 });
                 let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
                 let pair = |name: &&Name| (before.get(*name).cloned(), after.get(*name).cloned());
@@ -263,9 +265,10 @@ impl<K: Kind> Cache<K> {
         }
     }
 
-    fn change(&self, edit: impl FnOnce(&mut Index)) {
-        edit(&mut self.index.lock().unwrap_or_else(PoisonError::into_inner));
+    fn change<T>(&self, edit: impl FnOnce(&mut Index) -> T) -> T {
+        let edited = edit(&mut self.index.lock().unwrap_or_else(PoisonError::into_inner));
         self.changes.fetch_add(1, Ordering::AcqRel);
+        edited
     }
 }
 

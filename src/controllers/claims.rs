@@ -23,7 +23,7 @@ use crate::api::claim::{ClaimPhase, Ephemeral};
 use crate::api::class::VolumeBindingMode;
 use crate::api::meta::{
     AccessMode, Condition, ObjectRef, READY, Rung, SecretRef, SecretRefs, Segments, Truth, VolumeMode,
-    is_true,
+    is_of_another, is_true,
 };
 use crate::api::plugin::{ControllerScope, LifecycleMode, capability};
 use crate::api::quantity;
@@ -373,6 +373,7 @@ fn known(world: &World, claim: &VolumeClaim, volume: &Volume) -> plan::Volume {
         kept: volume.spec.is_kept(),
         unfillable: status.controller.is_none() && sources::is_gone(world, volume),
         superseded: false,
+        anothers: is_of_another(&status.conditions),
     }
 }
 

@@ -383,7 +383,7 @@ impl Context {
         leases.get(node)?.boot.clone()
     }
 
-    /// The silence that is known of a node: as its lease was seen last.
+    /// The silence that is known of a node: as its lease was seen last. Taken before what is decided by it, for it may be heard meanwhile.
     pub(crate) fn unrenewed(&self, node: &str) -> Unrenewed {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let version = leases.get(node).and_then(|renewal| renewal.object.clone());
@@ -568,9 +568,12 @@ impl Context {
         self.write.release((K::cache(&self.world), &self.ledger), object, (FINALIZER, tell)).await
     }
 
-    /// The same as long as a node's lease is as it was seen last: else a conflict.
-    pub(crate) async fn release_unrenewed<K: Cached>(&self, object: &K, node: &str) -> Result<(), Failure> {
-        let silent = self.unrenewed(node);
+    /// The same as long as `silent` says nothing: else a conflict.
+    pub(crate) async fn release_unrenewed<K: Cached>(
+        &self,
+        object: &K,
+        silent: Unrenewed,
+    ) -> Result<(), Failure> {
         let tell = |extensions: &mut http::Extensions| drop(extensions.insert(silent));
         self.write.release((K::cache(&self.world), &self.ledger), object, (FINALIZER, tell)).await
     }

@@ -18,7 +18,7 @@ use super::ledger::version;
 use super::plugins::hosted_alone;
 use super::wake::users_of_node;
 use super::write::Failure;
-use crate::api::meta::{ObjectRef, READY};
+use crate::api::meta::{ObjectRef, READY, Unrenewed};
 use crate::api::node_agent::OUT_OF_SERVICE;
 use crate::api::plugin::ControllerScope;
 use crate::api::snapshot::SnapshotOf;
@@ -35,10 +35,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) async fn reconcile(node: Arc<Node>, context: Arc<Context>) -> Outcome {
     let name = node.name_any();
     ask_if_silent(&context, &name).await?;
+    let silent = context.unrenewed(&name);
     let (state, left) = pulse(&context, &name);
     let disproved = is_disproved(&context, &name);
     if goes(&context, &node, state) {
-        if !released(&context, &node, state).await? {
+        if !released(&context, &node, (state, silent)).await? {
             return Ok(Some(AGAIN));
         }
         context.said_off_since(&name, None);
@@ -94,7 +95,11 @@ fn goes(context: &Context, node: &Node, state: HostNode) -> bool {
 
 /// Lets a Node go, and with it what it had: of one that is not heard only as long as it is as silent as it was seen, and what it told
 /// last is what the server has. Whether it is let go.
-async fn released(context: &Context, node: &Node, state: HostNode) -> Result<bool, Failure> {
+async fn released(
+    context: &Context,
+    node: &Node,
+    (state, silent): (HostNode, Unrenewed),
+) -> Result<bool, Failure> {
     if state == HostNode::Alive {
         context.release(node).await?;
         return Ok(true);
@@ -107,7 +112,7 @@ async fn released(context: &Context, node: &Node, state: HostNode) -> Result<boo
     if said(there.as_ref()) != said(context.world.agents.named(&name).as_deref()) {
         return Ok(false);
     }
-    context.release_unrenewed(node, &name).await?;
+    context.release_unrenewed(node, silent).await?;
     Ok(true)
 }
 

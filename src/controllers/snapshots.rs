@@ -13,10 +13,12 @@ use super::facts::{Instances, deleting, uid, with_condition};
 use super::groups;
 use super::hosts::{self, Hosted};
 use super::ledger::PATIENCE;
+use super::volumes::{in_doubt, late, not_made, too_late};
 use super::world::{World, snapshot_words};
 use super::write::Failure;
 use crate::api::meta::{
-    HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, is_of_another, is_true,
+    Condition, HANDLE_OF_ANOTHER, HANDLE_SHARED, ObjectRef, READY, Rung, Truth, Unrenewed, is_of_another,
+    is_true, may_be_stale,
 };
 use crate::api::plugin::{ControllerScope, capability};
 use crate::api::snapshot::SnapshotOf;
@@ -24,17 +26,25 @@ use crate::api::{Snapshot, SnapshotStatus, Volume, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{Owner, RELEASING, SOURCE_NOT_READY};
 use crate::plan::handle::{self, Twin, Whose};
-use crate::plan::host::Decision;
+use crate::plan::host::{Decision, asked_off};
 use crate::plan::registry::Service;
 use crate::plan::snapshot::{self as plan, Facts, Source, TAKING, Wanted};
-use crate::plan::volume::{self, Farewell};
+use crate::plan::volume::{self, Farewell, Late};
 
 /// One look at one snapshot.
 pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> Outcome {
     let status = object.status.clone().unwrap_or_default();
     let asked_on = asked_on(&context, &object, &status);
-    let (anothers, ending) = (anothers(&context.world, &object), ending(&context.world, &object));
-    let all = Facts { anothers: anothers.as_deref(), ..facts(&object, &status, (None, asked_on)) };
+    let anothers = anothers(&context.world, &object);
+    let unused = not_to_be_used(&context.world, &object);
+    let stale = unused == Some(NotUsed::Stale);
+    let (ending, leaves) = match &unused {
+        Some(NotUsed::Ending { other, leaves }) => (Some(other.as_str()), *leaves),
+        Some(NotUsed::Stale) | None => (None, false),
+    };
+    let late = late_of(&context, &object, &status);
+    let known = facts(&object, &status, (None, asked_on));
+    let all = Facts { anothers: anothers.as_deref(), ending, leaves, stale, late, ..known };
     if plan::gone(&all) {
         tell_what_stays(&context, &object, &all).await;
         context.release(&*object).await?;
@@ -47,6 +57,8 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
         context.merge(&*object, json!({ "metadata": metadata, "status": { "copies": copies } })).await?;
         return Ok(None);
     }
+    // Before it is judged.
+    let silent = status.calling_host().map(|host| context.unrenewed(&host.node_name));
     let (new, waits, again) = match source(&context.world, &object, &status) {
         Err(reason) => (status.clone(), Some(reason), None),
         Ok(Some(of)) => {
@@ -55,18 +67,17 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
             context.replace_status(&object).await?;
             return Ok(None);
         }
-        Ok(None) => host(&context, &object, &status),
+        Ok(None) => host(&context, &object, &status, plan::is_asked_off(&all)),
     };
-    let told = new.controller != status.controller || new.asked_to_release != status.asked_to_release;
+    let moves = new.controller != status.controller;
+    let told = moves || new.asked_to_release != status.asked_to_release;
     let again = [again, doubt.then_some(PATIENCE), asked_on].into_iter().flatten().min();
-    let (anothers_name, ending) = (anothers.as_deref(), ending.as_deref());
-    let all = Facts { anothers: anothers_name, ending, ..facts(&object, &new, (waits.as_ref(), asked_on)) };
+    let word = ending.is_none() && !stale;
+    let facts = facts(&object, &new, (waits.as_ref(), asked_on));
+    let all = Facts { anothers: anothers.as_deref(), ending, leaves, stale, late, ..facts };
     let condition = plan::standing(&all);
-    let word = whose(&context.world, &object) != Whose::Unsaid;
-    let other = match &anothers {
-        Some(of) => Some(handle::anothers(of)),
-        None => shared(&context.world, &object).map(|other| handle::shared(&other)),
-    };
+    let other =
+        told_of_handle(&all).or_else(|| shared(&context.world, &object).map(|other| handle::shared(&other)));
     let checked: Vec<_> = new.known_by().map(str::to_owned).collect();
     let awaited =
         word && status.handles_checked != checked && plan::waits_for_word(&all, !checked.is_empty());
@@ -86,8 +97,20 @@ pub(crate) async fn reconcile(object: Arc<Snapshot>, context: Arc<Context>) -> O
     // Our cache has all that was written of any Snapshot before these handles: that was looked at for the condition.
     let says = word && (awaited || told || conditions != status.conditions);
     let checked = if says { checked } else { status.handles_checked.clone() };
-    say(&context, &object, (SnapshotStatus { conditions, handles_checked: checked, ..new }, told)).await?;
+    let new = SnapshotStatus { conditions, handles_checked: checked, ..new };
+    // Who was neither asked to let go nor has done so is judged by its silence.
+    let replaced = silent.filter(|_| moves);
+    say(&context, &object, (new, told), replaced).await?;
     Ok(again)
+}
+
+/// The condition `HandleShared` of one that is not used by what is known of its handle.
+fn told_of_handle(facts: &Facts<'_>) -> Option<Condition> {
+    match (facts.anothers, facts.ending) {
+        (Some(of), _) => Some(handle::anothers(of)),
+        (None, Some(of)) if facts.leaves => Some(handle::ending(of)),
+        (None, _) => facts.stale.then(handle::ended),
+    }
 }
 
 /// Writes what a snapshot says, if it says something else; who is `told` to be its host, or is asked, by compare-and-swap.
@@ -95,15 +118,14 @@ async fn say(
     context: &Context,
     object: &Snapshot,
     (new, told): (SnapshotStatus, bool),
+    replaced: Option<Unrenewed>,
 ) -> Result<(), Failure> {
     let status = object.status.clone().unwrap_or_default();
     if told {
-        // Who was neither asked to let go nor has done so is judged by its silence.
-        let replaced = status.calling_host().filter(|_| new.controller != status.controller).cloned();
         let mut object = object.clone();
         object.status = Some(new);
         match replaced {
-            Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
+            Some(silent) => context.replace_while(&object, silent).await?,
             None => context.replace_status(&object).await?,
         };
     } else if new != status {
@@ -133,13 +155,21 @@ fn asked_on(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Op
 async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>) {
     let status = object.status.clone().unwrap_or_default();
     let plugin = status.of.as_ref().map(|of| of.plugin.as_str()).unwrap_or_default();
-    let how = (object.is_cut(), is_named(object, &status), facts.anothers.is_some());
-    let (reason, sentence) = match plan::farewell(facts.wanted, facts.exists, how) {
-        Farewell::None => return,
+    let how = (object.is_cut(), is_named(object, &status));
+    let (reason, sentence) = match plan::farewell(facts, how) {
+        Farewell::None => match not_made(plugin, &status.calls, "snapshots") {
+            Some(told) => told,
+            None => return,
+        },
         Farewell::Anothers => {
             let (handle, other) = (&status.handle, facts.anothers.unwrap_or_default());
+            let (whose, rest) = if object.is_group() {
+                ("its handle, or that of a member, in", "; wharfline volume audit names what stays")
+            } else {
+                ("its handle", "")
+            };
             let sentence = format!(
-                "nothing was deleted at plugin \"{plugin}\": its handle \"{handle}\" is that of {other}"
+                "nothing was deleted at plugin \"{plugin}\": {whose} \"{handle}\" is that of {other}{rest}"
             );
             (HANDLE_OF_ANOTHER, sentence)
         }
@@ -151,15 +181,20 @@ async fn tell_what_stays(context: &Context, object: &Snapshot, facts: &Facts<'_>
             };
             ("Kept", format!("it stays with plugin \"{plugin}\" as {what}\"{}\"{again}", status.handle))
         }
-        Farewell::KeptInDoubt => {
-            let sentence = format!(
-                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} \
-                 names it where the plugin lists snapshots"
-            );
-            ("KeptInDoubt", sentence)
-        }
+        Farewell::KeptInDoubt => (
+            "KeptInDoubt",
+            in_doubt((plugin, "made it", "snapshots"), &status.handle, facts.late.is_doubt(facts.exists)),
+        ),
+        Farewell::Deleted => ("Deleted", too_late(plugin, &status.handle)),
     };
     context.tell::<Snapshot>(&reference(object), reason, &sentence).await;
+}
+
+/// Whether its deletion may have begun although it is kept by now.
+fn late_of(context: &Context, object: &Snapshot, status: &SnapshotStatus) -> Late {
+    let wanted = Wanted::of(deleting(object), object.is_cut(), object.spec.deletion_policy);
+    let named = object.is_cut() && !status.handle.is_empty() && status.controller.is_some();
+    late(context, object, (named && wanted == Wanted::Forgotten, status.calling_host()))
 }
 
 /// Whether it is known what the plugin calls it.
@@ -181,6 +216,9 @@ fn facts<'a>(
         copy: status.copies.first().map(String::as_str),
         anothers: None,
         ending: None,
+        leaves: false,
+        stale: false,
+        late: Late::No,
         waits,
         taking: status.taking.as_ref().filter(|told| told.status != Truth::True),
     }
@@ -322,9 +360,26 @@ pub(super) fn anothers(world: &World, object: &Snapshot) -> Option<String> {
     (whose(world, object) == Whose::Anothers).then(|| first_of(world, object, Twin::Keeps))
 }
 
-/// What has the handle, too, of which it is not said yet whose it is: before that it is not used.
-pub(super) fn ending(world: &World, object: &Snapshot) -> Option<String> {
-    (whose(world, object) == Whose::Unsaid).then(|| first_of(world, object, Twin::Open))
+/// Why a Snapshot is not used, though nobody else has what it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NotUsed {
+    /// Of another one of its handle it is to be said first, or that `leaves`.
+    Ending { other: String, leaves: bool },
+    /// That has gone, and it is asked for once more.
+    Stale,
+}
+
+/// The same, if that is so.
+pub(super) fn not_to_be_used(world: &World, object: &Snapshot) -> Option<NotUsed> {
+    match whose(world, object) {
+        Whose::Own | Whose::Anothers => None,
+        Whose::Stale => Some(NotUsed::Stale),
+        Whose::Unsaid => {
+            let leaves = others(world, object).any(|other| twin(object, &other) == Some(Twin::Leaving));
+            let which = if leaves { Twin::Leaving } else { Twin::Younger };
+            Some(NotUsed::Ending { other: first_of(world, object, which), leaves })
+        }
+    }
 }
 
 /// The first Snapshot of its handle that is this to it.
@@ -346,15 +401,13 @@ fn others(world: &World, object: &Snapshot) -> impl Iterator<Item = Arc<Snapshot
     twins(world, object).into_iter().filter(|other| said(other) != Some(Whose::Anothers))
 }
 
-/// What was said of whose the handles are that a Snapshot was given; of a group that of its own one counts. What was ready once is its
-/// own: before that was said of handles it was so all the same.
+/// What was said of whose the handles are that a Snapshot was given.
 fn said(object: &Snapshot) -> Option<Whose> {
     let status = object.status.as_ref().filter(|status| object.is_cut() && !status.handle.is_empty())?;
     if is_of_another(&status.conditions) {
         return Some(Whose::Anothers);
     }
-    let checked = status.has_checked(std::iter::once(status.handle.as_str()));
-    (checked || is_true(&status.conditions, READY)).then_some(Whose::Own)
+    status.is_said_own().then_some(Whose::Own)
 }
 
 /// Whose the handles are that its plugin gave it. One that was there before is what a person says.
@@ -363,7 +416,10 @@ fn whose(world: &World, object: &Snapshot) -> Whose {
         return Whose::Own;
     }
     let twins = others(world, object).filter_map(|other| twin(object, &other));
-    handle::whose(said(object), twins)
+    // What was said of a handle that it had before is no matter of the next one.
+    let named = object.status.as_ref().filter(|status| !status.handle.is_empty());
+    let conditions = named.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    handle::whose(said(object), conditions, twins)
 }
 
 /// What another Snapshot of its handle is to one of which nothing is said yet. Of those that were registered the one that was taken up
@@ -381,16 +437,18 @@ fn twin(object: &Snapshot, other: &Snapshot) -> Option<Twin> {
         older: born(other) < born(object),
         leaving: wanted == Wanted::Deleted && status.is_none_or(|status| status.copies.is_empty()),
         gone: status.and_then(|status| status.exists) == Some(Rung::Down),
+        stale: status.is_some_and(|status| may_be_stale(&status.conditions)),
     })
 }
 
-/// Another Snapshot that is the same to the plugin, was taken up and would lose its data with this one.
+/// Another Snapshot that is the same to the plugin, and would lose its data with this one. One that a person registered is that, too, while
+/// this one is used in its place.
 fn shared(world: &World, object: &Snapshot) -> Option<String> {
     let loses = |twin: &Arc<Snapshot>| {
         let wanted = Wanted::of(deleting(&**twin), twin.is_cut(), twin.spec.deletion_policy);
-        let taken_up = twin.status.as_ref().is_some_and(|status| status.of.is_some());
         // Of what was cut and is not said to be its own, that is said first.
-        let has = if twin.is_cut() { said(twin) == Some(Whose::Own) } else { taken_up };
+        let taken_up = twin.status.as_ref().is_some_and(|status| status.of.is_some());
+        let has = if twin.is_cut() { said(twin) == Some(Whose::Own) } else { taken_up || object.is_cut() };
         has && wanted != Wanted::Deleted
     };
     others(world, object).find(loses).map(|twin| in_words(&twin))
@@ -449,6 +507,7 @@ fn host(
     context: &Context,
     object: &Snapshot,
     status: &SnapshotStatus,
+    off: bool,
 ) -> (SnapshotStatus, Option<Reason>, Option<std::time::Duration>) {
     let Some(of) = &status.of else { return (status.clone(), Some(Reason::NoHost), None) };
     let volume = context.world.volumes.named(&of.volume).filter(|volume| uid(&**volume) == of.uid);
@@ -481,6 +540,7 @@ fn host(
             needed: true,
         },
     );
+    let decision = if off { asked_off(current, status.asked_to_release) } else { decision };
     let mut new = status.clone();
     let mut waits = None;
     match decision {

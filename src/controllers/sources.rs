@@ -7,7 +7,7 @@ use super::claims::{owner, usable, volume_of};
 use super::context::Context;
 use super::facts::{Instances, deleting, uid};
 use super::placement::reachable_from;
-use super::snapshots;
+use super::snapshots::{self, NotUsed};
 use super::world::World;
 use super::write::Failure;
 use crate::api::meta::VolumeMode;
@@ -106,8 +106,14 @@ fn of_snapshot(world: &World, namespace: &str, name: &str, claim: &str) -> Look 
     if let Some(other) = snapshots::anothers(world, &of) {
         return not_there(SourceState::NotReady(format!("its plugin gave it the handle of {other}")));
     }
-    if let Some(other) = snapshots::ending(world, &of) {
-        return not_there(SourceState::NotReady(format!("{other} has the same handle, and goes first")));
+    match snapshots::not_to_be_used(world, &of) {
+        None => {}
+        Some(NotUsed::Ending { other, .. }) => {
+            return not_there(SourceState::NotReady(format!("{other} has the same handle, and goes first")));
+        }
+        Some(NotUsed::Stale) => {
+            return not_there(SourceState::NotReady("its plugin is asked for it once more".to_owned()));
+        }
     }
     let picture = match member(&of, &pictured, claim) {
         Ok(Some(member)) => member,

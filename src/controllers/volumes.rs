@@ -9,19 +9,20 @@ use super::context::Context;
 use super::drive::Outcome;
 use super::facts::{deleting, uid, with_condition};
 use super::ledger::PATIENCE;
+use super::nodes::pulse;
 use super::world::{World, namespace_or_default};
 use super::write::Failure;
 use super::{hosts, snapshots};
 use crate::api::claim::ClaimPhase;
 use crate::api::meta::{
-    AsSeen, HANDLE_OF_ANOTHER, HANDLE_SHARED, Host, ObjectRef, READY, Rung, Truth, is_of_another, is_true,
+    AsSeen, Call, HANDLE_OF_ANOTHER, HANDLE_SHARED, Host, KEPT_LATE, ObjectRef, READY, Rung, Truth,
+    Unrenewed, is_of_another, is_true, may_be_stale,
 };
-use crate::api::volume::VolumePhase;
 use crate::api::{Snapshot, Volume, VolumeClaim, VolumeStatus};
 use crate::plan::Reason;
 use crate::plan::handle::{self, Twin, Whose};
-use crate::plan::host::Decision;
-use crate::plan::volume::{self, Claim, Facts, Farewell};
+use crate::plan::host::{self, Decision};
+use crate::plan::volume::{self, Claim, Facts, Farewell, Late};
 
 /// The volume as what another write goes by.
 pub(super) fn as_seen(object: &Volume) -> AsSeen {
@@ -34,7 +35,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
     let status = object.status.clone().unwrap_or_default();
     // Before anybody else is made host of what is not there any more.
     if deleting(&*object) {
-        let facts = gather(&context.world, &object, &status, None);
+        let facts = looked_at(&context, &object, &status, None);
         if volume::gone(&facts) {
             return let_go(&context, &object, &facts).await;
         }
@@ -43,14 +44,19 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         Entered::Now => return Ok(None),
         Entered::Before { doubt } => doubt,
     };
-    let (decision, again) = hosts::of_volume(&context, &object, &status);
+    // Before it is judged.
+    let silent = status.calling_host().map(|host| context.unrenewed(&host.node_name));
+    let (mut decision, again) = hosts::of_volume(&context, &object, &status);
+    if volume::is_asked_off(&looked_at(&context, &object, &status, None)) {
+        decision = host::asked_off(status.controller.as_ref(), status.asked_to_release);
+    }
     let again = [again, doubt.then_some(PATIENCE)].into_iter().flatten().min();
     let waits = match &decision {
         Decision::Wait(reason) if status.calling_host().is_none() => Some(reason),
         _ => None,
     };
     // Who was neither asked to let go nor has done so is judged by its silence.
-    let replaced = status.calling_host().filter(|_| matches!(decision, Decision::Assign(_)));
+    let replaced = silent.filter(|_| matches!(decision, Decision::Assign(_)));
     let mut new = status.clone();
     match &decision {
         Decision::Assign(host) => {
@@ -62,7 +68,7 @@ pub(crate) async fn reconcile(object: Arc<Volume>, context: Arc<Context>) -> Out
         Decision::Keep | Decision::Wait(_) | Decision::Unneeded => {}
     }
     let told = (new.controller != status.controller) || (new.asked_to_release != status.asked_to_release);
-    let facts = gather(&context.world, &object, &new, waits);
+    let facts = looked_at(&context, &object, &new, waits);
     if volume::gone(&facts) {
         return let_go(&context, &object, &facts).await;
     }
@@ -97,14 +103,14 @@ async fn say(
     context: &Context,
     object: &Volume,
     (new, told): (VolumeStatus, bool),
-    replaced: Option<&Host>,
+    replaced: Option<Unrenewed>,
 ) -> Result<(), Failure> {
     let status = object.status.clone().unwrap_or_default();
     if told {
         let mut object = object.clone();
         object.status = Some(new);
         match replaced {
-            Some(host) => context.replace_while(&object, context.unrenewed(&host.node_name)).await?,
+            Some(silent) => context.replace_while(&object, silent).await?,
             None => context.replace_status(&object).await?,
         };
     } else if new != status {
@@ -136,8 +142,13 @@ impl Word {
         let [handle, checked] = [status.map(|s| &s.handle), status.map(|s| &s.handle_checked)];
         let named = handle.is_some_and(|handle| !handle.is_empty());
         match whose(world, object) {
-            Some(Whose::Unsaid) => Self::Unsaid,
-            _ if handle != checked && volume::waits_for_word(facts, named) => Self::Awaited,
+            Some(Whose::Unsaid | Whose::Stale) => Self::Unsaid,
+            // What it is filled from waits for it, too.
+            _ if handle != checked
+                && (volume::waits_for_word(facts, named) || object.unfinished().is_some()) =>
+            {
+                Self::Awaited
+            }
             _ => Self::Free,
         }
     }
@@ -160,7 +171,7 @@ async fn let_go(context: &Context, object: &Volume, facts: &Facts<'_>) -> Outcom
     let plugin = &object.spec.plugin;
     let handle = object.status.as_ref().map(|status| status.handle.as_str()).unwrap_or_default();
     let told = match volume::farewell(facts, !handle.is_empty()) {
-        Farewell::None => None,
+        Farewell::None => object.status.as_ref().and_then(|s| not_made(plugin, &s.calls, "volumes")),
         Farewell::Kept => {
             let node = object.spec.source.home().map(|node| format!(" of node {node}")).unwrap_or_default();
             let sentence = format!(
@@ -169,12 +180,14 @@ async fn let_go(context: &Context, object: &Volume, facts: &Facts<'_>) -> Outcom
             Some(("Kept", sentence))
         }
         Farewell::KeptInDoubt => {
-            let sentence = format!(
-                "plugin \"{plugin}\" did not say whether it made it: its backend may keep one; wharfline volume audit {plugin} names it \
-                 where the plugin lists volumes"
+            let sentence = in_doubt(
+                (plugin, "made it", "volumes"),
+                handle,
+                facts.late.is_doubt(Some(volume::exists(facts))),
             );
             Some(("KeptInDoubt", sentence))
         }
+        Farewell::Deleted => Some(("Deleted", too_late(plugin, handle))),
         Farewell::Anothers => {
             let other = facts.anothers.as_deref().unwrap_or_default();
             let sentence = format!(
@@ -342,7 +355,14 @@ fn gather<'a>(
             return facts;
         }
         Some(Whose::Unsaid) => {
-            facts.ending = other_one(Twin::Open);
+            let leaving = first_of(world, object, Twin::Leaving);
+            facts.leaves = leaving.is_some();
+            let which = if facts.leaves { Twin::Leaving } else { Twin::Younger };
+            facts.ending = other_one(which);
+            return facts;
+        }
+        Some(Whose::Stale) => {
+            facts.stale = true;
             return facts;
         }
         Some(Whose::Own) | None => {}
@@ -358,7 +378,13 @@ fn gather<'a>(
         let place = place(&other, &theirs);
         // Nothing is used that may be deleted under it.
         let unaware = !is_given(object) && is_given(&other) && !knows_of_another(&other);
-        if (place < own || unaware) && first.as_ref().is_none_or(|(before, _)| place < *before) {
+        // Nor of what its plugin may be deleting, though it is kept by now.
+        let late = deleting(&*other)
+            && other.annotations().contains_key(KEPT_LATE)
+            && other.status.as_ref().is_some_and(|status| status.controller.is_some());
+        if (place < own || unaware || late && !volume::keeps_its_place(own.0))
+            && first.as_ref().is_none_or(|(before, _)| place < *before)
+        {
             first = Some((place, other.name_any()));
         }
     }
@@ -376,23 +402,21 @@ fn others(world: &World, object: &Volume) -> impl Iterator<Item = Arc<Volume>> {
     world.twins(object).into_iter().filter(|other| said(other) != Some(Whose::Anothers))
 }
 
-/// What was said of whose the handle is that a Volume was given. What was ready once, or held, is its own: before that was said of handles
-/// it was so all the same.
+/// What was said of whose the handle is that a Volume was given.
 fn said(object: &Volume) -> Option<Whose> {
     let status = object.status.as_ref().filter(|status| !status.handle.is_empty())?;
     if is_of_another(&status.conditions) {
         return Some(Whose::Anothers);
     }
-    let was_ready = matches!(status.phase, Some(VolumePhase::Ready | VolumePhase::Released));
-    let own = status.handle_checked == status.handle || was_ready || !status.holders.is_empty();
-    own.then_some(Whose::Own)
+    status.is_said_own().then_some(Whose::Own)
 }
 
 /// Whose the handle is that its plugin gave it; nothing for one that was there before, or has none.
 fn whose(world: &World, object: &Volume) -> Option<Whose> {
     let given = is_given(object) && object.status.as_ref().is_some_and(|s| !s.handle.is_empty());
     let twins = || others(world, object).filter_map(|other| twin(object, &other));
-    given.then(|| handle::whose(said(object), twins()))
+    let conditions = object.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    given.then(|| handle::whose(said(object), conditions, twins()))
 }
 
 /// What another Volume of its handle is to one of which nothing is said yet.
@@ -405,6 +429,7 @@ fn twin(object: &Volume, other: &Volume) -> Option<Twin> {
         older: born(other) < born(object),
         leaving: deleting(other) && !other.spec.is_kept() && other.status.as_ref().is_none_or(is_left_alone),
         gone: other.status.as_ref().and_then(|status| status.exists) == Some(Rung::Down),
+        stale: other.status.as_ref().is_some_and(|status| may_be_stale(&status.conditions)),
     })
 }
 
@@ -465,5 +490,68 @@ fn alone<'a>(
         shared: None,
         anothers: None,
         ending: None,
+        leaves: false,
+        stale: false,
+        late: Late::No,
     }
+}
+
+/// What decides, and whether its deletion may have begun although it is kept by now.
+fn looked_at<'a>(
+    context: &Context,
+    object: &'a Volume,
+    status: &'a VolumeStatus,
+    no_host: Option<&'a Reason>,
+) -> Facts<'a> {
+    let mut facts = gather(&context.world, object, status, no_host);
+    let named = facts.kept && is_given(object) && status.controller.is_some() && !status.handle.is_empty();
+    facts.late = late(context, object, (named, status.calling_host()));
+    facts
+}
+
+/// Whether the deletion of an object may have begun at its backend; `kept` and named by now. Who may be `calling` stands or is lost.
+pub(super) fn late<K: kube::Resource<DynamicType = ()>>(
+    context: &Context,
+    object: &K,
+    (kept, calling): (bool, Option<&Host>),
+) -> Late {
+    let marked = kept && deleting(object) && object.annotations().contains_key(KEPT_LATE);
+    // Most are not, and nobody need be looked for.
+    let calling = calling.filter(|_| marked).map(|host| pulse(context, &host.node_name).0);
+    Late::of(marked, calling)
+}
+
+/// What is told of one that goes and is kept, without anybody knowing whether it is there.
+pub(super) fn in_doubt((plugin, made, listed): (&str, &str, &str), handle: &str, late: bool) -> String {
+    if handle.is_empty() {
+        return format!(
+            "plugin \"{plugin}\" did not say whether it {made}: its backend may keep one; wharfline volume audit {plugin} names it where \
+             the plugin lists {listed}"
+        );
+    }
+    if !late {
+        return format!(
+            "another one of its handle was being deleted, and \"{handle}\" may have gone with that; wharfline volume audit {plugin} names it, if \
+             it is there, where the plugin lists {listed}"
+        );
+    }
+    format!(
+        "it was to be deleted before it was to be kept, and plugin \"{plugin}\" did not say whether that was done: it may have \"{handle}\" \
+         still; wharfline volume audit {plugin} names it where the plugin lists {listed}"
+    )
+}
+
+/// What is told of one that goes as one that was never made, where its plugin did not say so clearly.
+pub(super) fn not_made(plugin: &str, calls: &[Call], listed: &str) -> Option<(&'static str, String)> {
+    let Call { method, code, .. } = volume::vague(calls)?;
+    let sentence = format!(
+        "plugin \"{plugin}\" refused {method} with {code}, which is taken for \"not made\"; if it was made all the same, wharfline volume \
+         audit {plugin} names it where the plugin lists {listed}"
+    );
+    Some(("TakenForNotMade", sentence))
+}
+
+/// What is told of one that goes and was deleted before it was to be kept.
+pub(super) fn too_late(plugin: &str, handle: &str) -> String {
+    format!("plugin \"{plugin}\" had deleted \"{handle}\" when it was to be kept: what was in it is gone")
 }

@@ -13,10 +13,9 @@ use super::facts::Found;
 use crate::api::allocation::AllocationPhase;
 use crate::api::attributes::MODIFIED;
 use crate::api::claim::ClaimPhase;
-use crate::api::meta::Rung;
 use crate::api::plugin::ControllerScope;
 use crate::api::schedule::SCHEDULE;
-use crate::api::volume::{Content, EXPANDED};
+use crate::api::volume::EXPANDED;
 use crate::api::{
     Allocation, AllocationStatus, NodeAgent, Plugin, PluginInstance, Snapshot, SnapshotSchedule, Volume,
     VolumeAttachment, VolumeAttributesClass, VolumeClaim, VolumeClass,
@@ -93,7 +92,7 @@ impl Kind for Volume {
         if let Some(claim) = &self.spec.claim_ref {
             words.push(format!("claim:{}/{}", namespace_or_default(&claim.namespace), claim.name));
         }
-        words.extend(unfinished(self).map(|content| format!("copy:{}", content.uid)));
+        words.extend(self.unfinished().map(|content| format!("copy:{}", content.uid)));
         if let Some(status) = &self.status {
             words.extend(status.controller.iter().map(|host| format!("host:{}", host.node_name)));
             words.extend(status.holders.iter().map(|h| format!("user:{}", h.allocation.uid)));
@@ -101,16 +100,6 @@ impl Kind for Volume {
         }
         words
     }
-}
-
-/// What a volume is filled from, as long as it is not made or its deletion may have to make it once more.
-pub(crate) fn unfinished(volume: &Volume) -> Option<&Content> {
-    let content = volume.spec.source.create.as_ref()?.content.as_ref()?;
-    let status = volume.status.as_ref();
-    let made = status.is_some_and(|s| s.exists == Some(Rung::Up));
-    let known = status.is_some_and(|s| !s.handle.is_empty());
-    let ended = made || volume.metadata.deletion_timestamp.is_some() && known;
-    (!ended).then_some(content)
 }
 
 /// What the plugin knows it by, as soon as that is known.

@@ -175,6 +175,13 @@ impl Failure {
         self.peer_said(Code::NotFound)
     }
 
+    /// The peer said by its code that it did not begin what it was asked to delete: that is in use, or it may not be asked.
+    pub fn keeps(&self) -> bool {
+        let codes =
+            [Code::FailedPrecondition, Code::InvalidArgument, Code::PermissionDenied, Code::Unauthenticated];
+        codes.into_iter().any(|code| self.peer_said(code))
+    }
+
     /// The peer said ABORTED: another operation on the volume is pending there.
     pub fn is_aborted(&self) -> bool {
         self.peer_said(Code::Aborted)

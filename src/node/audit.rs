@@ -262,6 +262,14 @@ impl Asking<'_> {
     }
 }
 
+/// Why a page that was to have one entry cannot be passed on.
+fn too_much(method: &str, entries: usize, size: usize) -> String {
+    match entries {
+        1 => format!("{method}: one entry takes {size} bytes"),
+        _ => format!("{method}: {entries} entries came, of {size} bytes, where one was asked for"),
+    }
+}
+
 /// As many pages from there as an answer may hold.
 async fn paged<'a, T: Serialize>(
     method: &'static str,
@@ -278,7 +286,7 @@ async fn paged<'a, T: Serialize>(
                 if bytes + size > MOST {
                     match (all.is_empty(), most) {
                         (false, _) => return Ok((all, pages.token().to_owned())),
-                        (true, 1) => return Err(format!("{method}: one entry takes {size} bytes")),
+                        (true, 1) => return Err(too_much(method, page.len(), size)),
                         (true, _) => most /= 2,
                     }
                     continue;

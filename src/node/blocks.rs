@@ -1,31 +1,37 @@
 //! Which blocks of a snapshot hold something, or changed, for whoever asks on this machine (CO-META-01 to -06).
 //!
 //! A question is no object and nothing is kept of it. The node that makes the snapshot's calls answers, so that its deletion and
-//! a stream about it are in one place: while a stream lasts the snapshot is not deleted. A stream that breaks goes on after the
-//! last byte that was told, with whichever process serves by then; one whose reader takes nothing is let go until he does.
-use std::sync::{Arc, OnceLock, Weak};
+//! a list of its blocks are in one place: from the question to the end of the answer the snapshot is not deleted here ([`Listed`]). A
+//! stream that breaks goes on after the last byte that was told, with whichever process serves by then; one whose reader takes nothing is
+//! let go until he does, and the question ends if he does not within ten minutes.
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::context::Node;
+use super::context::{Key, Node, snapshot_word};
 use super::registry::Fingerprint;
 use super::requests::{self, Secrets};
 use crate::api::Snapshot;
 use crate::api::blocks::{Block, Interrupted, Line, Part, Question, Refusal};
 use crate::api::meta::SecretRef;
-use crate::csi::check::Blocks as Told;
+use crate::api::snapshot::SnapshotStatus;
+use crate::csi::check::{Blocks as Told, Fault};
 use crate::csi::{
     self, Advice, BlockStream, Capabilities, Closed, Failure, Plugin, Rpc, StreamTerms, Terms, proto,
 };
 use crate::plan::Reason;
-use crate::plan::blocks::{self as plan, After, Picture, Progress, after, differ, here, picture};
+use crate::plan::blocks::{self as plan, After, Picture, Progress, after, differ, full_name, here, picture};
+use crate::plan::host::rests;
 use crate::plan::registry::Service;
 
 /// How long a plugin may say nothing.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How long a reader may take nothing before the plugin's stream is let go.
 const STALLED: Duration = Duration::from_secs(60);
+/// How long after that he is waited for: what he lists is not deleted meanwhile.
+const GIVEN_UP: Duration = Duration::from_secs(600);
 /// Before a question is asked again that told nothing new: each time once. A driver is back within the last one.
 const PAUSES: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
@@ -46,9 +52,106 @@ impl Default for Blocks {
     }
 }
 
+/// What is being listed here: none of it is deleted meanwhile.
+#[derive(Debug, Default)]
+pub struct Listed(Mutex<Lists>);
+
+#[derive(Debug, Default)]
+struct Lists {
+    made: u64,
+    all: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// The Snapshot.
+    uid: String,
+    plugin: String,
+    /// What the plugin knows the picture by: whoever deletes that deletes it under the list, whatever its object is.
+    handle: String,
+    /// The list ends with this.
+    end: CancellationToken,
+}
+
+/// What one list is about, as long as it is answered.
+struct Held {
+    node: Arc<Node>,
+    numbers: Vec<u64>,
+    end: CancellationToken,
+}
+
+impl Listed {
+    /// Whether one of these is being listed.
+    pub fn has<'a>(&self, plugin: &str, mut handles: impl Iterator<Item = &'a str>) -> bool {
+        let lists = self.lists();
+        handles.any(|handle| lists.all.iter().any(|one| one.plugin == plugin && one.handle == handle))
+    }
+
+    /// This node makes no calls of a Snapshot any more. The lists that are about it are to end; false if there is none. When one has, it is
+    /// looked at again.
+    pub fn end(&self, uid: &str) -> bool {
+        let lists = self.lists();
+        let mut any = false;
+        for one in lists.all.iter().filter(|one| one.uid == uid) {
+            one.end.cancel();
+            any = true;
+        }
+        any
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Holds the picture that is listed, and the one that it is compared with.
+    fn new(node: &Arc<Node>, (target, base): ((&str, &Picture), Option<(&str, &Picture)>)) -> Self {
+        let end = CancellationToken::new();
+        let mut lists = node.listed.lists();
+        let mut numbers = Vec::new();
+        for (uid, picture) in std::iter::once(target).chain(base) {
+            lists.made += 1;
+            let (number, uid, end) = (lists.made, uid.to_owned(), end.clone());
+            let (plugin, handle) = (picture.plugin.clone(), picture.handle.clone());
+            lists.all.push(Entry { number, uid, plugin, handle, end });
+            numbers.push(number);
+        }
+        drop(lists);
+        Self { node: Arc::clone(node), numbers, end }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut lists = self.node.listed.lists();
+        let (over, rest) =
+            std::mem::take(&mut lists.all).into_iter().partition(|one| self.numbers.contains(&one.number));
+        lists.all = rest;
+        drop(lists);
+        let over: Vec<Entry> = over;
+        for snapshot in self.node.caches.snapshots.all() {
+            let plugin =
+                snapshot.status.as_ref().and_then(|status| status.of.as_ref()).map(|of| of.plugin.as_str());
+            let status = snapshot.status.iter();
+            let has = |handle: &str| {
+                over.iter().any(|one| Some(one.plugin.as_str()) == plugin && one.handle == handle)
+            };
+            let its = over.iter().any(|one| Some(&one.uid) == snapshot.metadata.uid.as_ref());
+            let waited = its || status.flat_map(SnapshotStatus::known_by).any(has);
+            if waited {
+                self.node.queue.wake(Key::Host(snapshot_word(&snapshot)));
+            }
+        }
+    }
+}
+
 /// One question as the plugin is asked.
 struct Asked {
     node: Arc<Node>,
+    /// What is not deleted meanwhile.
+    held: Held,
     /// The Snapshot, as `namespace/name`.
     name: String,
     plugin: String,
@@ -65,8 +168,8 @@ enum Ended {
     Over,
     /// It broke.
     Broke(csi::Interrupted),
-    /// Nobody took this line. The question goes on behind it.
-    Stalled(Line),
+    /// Nobody took this line, with which so much would have been told. The question goes on behind it.
+    Stalled(Line, Progress),
 }
 
 impl Blocks {
@@ -94,7 +197,12 @@ impl Blocks {
         }
         let stop = node.stop.clone();
         let asked = prepare(node, &question).await?;
-        let stream = match asked.open(from).await {
+        let end = asked.held.end.clone();
+        let begun = tokio::select! {
+            begun = asked.open(from) => begun,
+            () = end.cancelled() => return Err(refusal(plan::Refusal::NoHost(asked.name).to_string())),
+        };
+        let stream = match begun {
             Err(broken) if broken.failure.advice() != Advice::Repeat => {
                 return Err(refusal(asked.tells(broken.failure)));
             }
@@ -102,13 +210,27 @@ impl Blocks {
         };
         let (lines, answer) = mpsc::channel(1);
         let pauses = self.0.pauses;
-        let progress = Progress { to: from, capacity: None, vain: 0 };
+        let mut progress = Progress { to: from, capacity: None, vain: 0 };
         tokio::spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
+            let last = tokio::select! {
+                () = stop.cancelled() => return,
                 // Whoever asked is gone.
-                () = lines.closed() => {}
-                () = tell(&asked, (stream, progress), &pauses, &lines) => {}
+                () = lines.closed() => return,
+                () = end.cancelled() => {
+                    let message = format!(
+                        "this node makes the calls of Snapshot \"{}\", or of what it is compared with, no more", asked.name
+                    );
+                    Some(Interrupted { message, resume_at: Some(progress.from()) })
+                }
+                last = tell(&asked, stream, &mut progress, (&pauses, &lines)) => last,
+            };
+            // Nothing is listed any more, whenever somebody takes that word.
+            drop(asked);
+            if let Some(last) = last {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    _gone = lines.send(Line::Interrupted(last)) => {}
+                }
             }
         });
         Ok(answer)
@@ -131,18 +253,37 @@ async fn prepare(node: Arc<Node>, question: &Question) -> Result<Asked, Refusal>
         None => None,
     };
     let host = question.snapshot.status.as_ref().and_then(|status| status.controller.as_ref());
-    let uid = question.snapshot.metadata.uid.as_deref();
-    let known = uid.is_some_and(|uid| node.caches.snapshots.has(uid));
-    here(&target.name, &node.options.name, host.map(|host| host.node_name.as_str()), known).map_err(of)?;
+    let uid_of = |snapshot: &Snapshot| snapshot.metadata.uid.clone().unwrap_or_default();
+    let (uid, since) = (uid_of(&question.snapshot), question.since.as_ref().map(uid_of).unwrap_or_default());
+    let held = Held::new(&node, ((&uid, &target), base.as_ref().map(|base| (since.as_str(), base))));
+    // Whoever looks at it from here on sees that it is listed; who did so before may be about to delete it, or to let go of it.
+    let known = node.caches.snapshots.get(&uid);
+    let named = host.map(|host| host.node_name.as_str());
+    here(&target.name, &node.options.name, named, known.is_some()).map_err(of)?;
+    for snapshot in [known, node.caches.snapshots.get(&since)].into_iter().flatten() {
+        if is_resting(&node, &snapshot) {
+            return Err(of(plan::Refusal::NoHost(full_name(&snapshot))));
+        }
+        if snapshot.metadata.deletion_timestamp.is_some() {
+            return Err(of(plan::Refusal::Leaving(full_name(&snapshot))));
+        }
+    }
     let Picture { name, plugin, handle, secret, .. } = target;
     let rpc = if base.is_some() { Rpc::GetMetadataDelta } else { Rpc::GetMetadataAllocated };
     let asker = format!("snapshots/{name}");
     let secrets =
         node.secrets(&asker, secret.as_ref()).await.map_err(|reason| refusal(reason.to_string()))?;
     let base = base.map(|base| base.handle);
-    let asked = Asked { node, name, plugin, rpc, handle, base, secret, secrets };
+    let asked = Asked { node, held, name, plugin, rpc, handle, base, secret, secrets };
     asked.may().map_err(refusal)?;
     Ok(asked)
+}
+
+/// Whether this node makes no more calls of a Snapshot that it knows, or is about to let go of it.
+fn is_resting(node: &Node, snapshot: &Snapshot) -> bool {
+    let Some(status) = &snapshot.status else { return true };
+    let host = status.controller.as_ref().filter(|host| host.node_name == node.options.name);
+    host.is_none_or(|host| rests(host, status.asked_to_release, status.released_epoch))
 }
 
 /// The earlier picture: of several volumes, that of the same claim.
@@ -236,32 +377,40 @@ impl Asked {
     }
 }
 
-/// Tells a stream to its end, over as many of the plugin's as that takes.
+/// Tells a stream to its end, over as many of the plugin's as that takes. What is to be told last, if it was broken off.
 async fn tell(
     asked: &Asked,
-    (mut stream, mut progress): (Result<BlockStream, csi::Interrupted>, Progress),
-    pauses: &[Duration],
-    lines: &mpsc::Sender<Line>,
-) {
+    mut stream: Result<BlockStream, csi::Interrupted>,
+    progress: &mut Progress,
+    (pauses, lines): (&[Duration], &mpsc::Sender<Line>),
+) -> Option<Interrupted> {
     loop {
         let ended = match stream {
-            Ok(stream) => follow(asked, stream, lines, &mut progress).await,
+            Ok(stream) => follow(asked, stream, lines, progress).await,
             Err(broken) => Ended::Broke(broken),
         };
         let from = match ended {
-            Ended::Over => return,
-            Ended::Stalled(line) => {
+            Ended::Over => return None,
+            Ended::Stalled(line, told) => {
                 let last = line == Line::Complete;
-                if lines.send(line).await.is_err() || last {
-                    return;
+                // Whoever takes nothing for so long holds up a deletion.
+                match tokio::time::timeout(GIVEN_UP, lines.send(line)).await {
+                    Ok(Ok(())) if !last => {}
+                    Ok(_) => return None,
+                    Err(_) => {
+                        let message =
+                            format!("nothing of it was taken for {} minutes", GIVEN_UP.as_secs() / 60);
+                        return Some(Interrupted { message, resume_at: Some(progress.from()) });
+                    }
                 }
+                *progress = told;
                 progress.from()
             }
             Ended::Broke(csi::Interrupted { failure, resume_at }) => {
                 let believed = resume_at.is_some();
                 let repeat = failure.advice() == Advice::Repeat;
                 let vain = progress.vain;
-                match after(progress, (believed, repeat), pauses.len()) {
+                match after(*progress, (believed, repeat), pauses.len()) {
                     After::Again(from) => {
                         tracing::info!(snapshot = asked.name, from, failure = %failure, "a list of blocks goes on");
                         progress.vain += 1;
@@ -274,9 +423,7 @@ async fn tell(
                             message
                                 .push_str("; use nothing of what was told: the plugin contradicted itself");
                         }
-                        // Whoever asked may be gone.
-                        let _gone = lines.send(Line::Interrupted(Interrupted { message, resume_at })).await;
-                        return;
+                        return Some(Interrupted { message, resume_at });
                     }
                 }
             }
@@ -293,18 +440,28 @@ async fn follow(
     progress: &mut Progress,
 ) -> Ended {
     loop {
+        // What is told is what was taken.
+        let mut next = *progress;
         let line = match stream.next().await {
-            Ok(Some(told)) => Line::Part(part_of(&told, progress)),
+            Ok(Some(told)) if progress.capacity.is_some_and(|before| before != told.capacity) => {
+                let why = "the volume's capacity changes from one stream to the next";
+                let failure = Failure::unusable(asked.rpc, &Fault::WrongBlocks { why });
+                return Ended::Broke(csi::Interrupted { failure, resume_at: None });
+            }
+            Ok(Some(told)) => Line::Part(part_of(&told, &mut next)),
             Ok(None) => Line::Complete,
             Err(broken) => return Ended::Broke(broken),
         };
         let over = line == Line::Complete;
         match tokio::time::timeout(STALLED, lines.reserve()).await {
-            Ok(Ok(place)) => place.send(line),
+            Ok(Ok(place)) => {
+                *progress = next;
+                place.send(line);
+            }
             Ok(Err(_)) => return Ended::Over,
             Err(_) => {
                 tracing::info!(snapshot = asked.name, "who asked for its blocks takes none; they wait");
-                return Ended::Stalled(line);
+                return Ended::Stalled(line, next);
             }
         }
         if over {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::asked::{Asked, AskedOfAll};
+use super::blocks::Listed;
 use super::caches::Cache;
 use super::events::Events;
 use super::hosting::Doubts;
@@ -279,6 +280,8 @@ pub struct Node {
     pub supervisors: Supervisors,
     /// Controller calls that may still be at work.
     pub doubts: Doubts,
+    /// The snapshots whose blocks are being listed.
+    pub listed: Listed,
     /// Whose turn it is to be attached or detached.
     pub lanes: Lanes,
     /// Allocations that are on their way down, and parts of attachments that go with another part's next write.
@@ -461,6 +464,7 @@ impl Node {
             journal: parts.journal,
             registry: Registry::default(),
             queue: Queue::default(),
+            listed: Listed::default(),
             retry,
             caches: Caches::new(),
             tasks: Tasks::default(),

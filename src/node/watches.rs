@@ -165,6 +165,8 @@ fn open_hosted(node: &Arc<Node>, watches: &mut JoinSet<()>) {
         if !node.caches.snapshots.has(&uid) {
             forget(node, &uid, &format!("snap/{uid}"));
             node.doubts.forget(&uid);
+            // It is another node's by now, or nobody's.
+            node.listed.end(&uid);
         }
         node.queue.wake(Key::Host(snapshot_word(s)));
     });

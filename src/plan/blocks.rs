@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::api::Snapshot;
-use crate::api::meta::{Rung, SecretRef, Time, VolumeMode};
+use crate::api::meta::{Rung, SecretRef, Time, VolumeMode, is_of_another, may_be_stale};
 
 /// One picture of one volume.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,17 +105,28 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// A Snapshot's name, as `namespace/name`.
+pub fn full_name(snapshot: &Snapshot) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", part(&snapshot.metadata.namespace), part(&snapshot.metadata.name))
+}
+
 /// The picture that is meant: of a snapshot of several volumes that of the claim.
 pub fn picture(snapshot: &Snapshot, claim: &str) -> Result<Picture, Refusal> {
     let metadata = &snapshot.metadata;
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    let name = format!("{}/{}", part(&metadata.namespace), part(&metadata.name));
+    let name = full_name(snapshot);
     let status = snapshot.status.clone().unwrap_or_default();
+    let said = status.is_said_own();
     let (Some(of), true) = (status.of, status.ready && status.exists == Some(Rung::Up)) else {
         return Err(Refusal::NotReady(name));
     };
     if metadata.deletion_timestamp.is_some() {
         return Err(Refusal::Leaving(name));
+    }
+    // What its plugin gave it may be another one's, and goes with that.
+    let own = !is_of_another(&status.conditions) && !may_be_stale(&status.conditions);
+    if snapshot.is_cut() && !(own && said) {
+        return Err(Refusal::NotReady(name));
     }
     let (volume, mode, handle) = if of.members.is_empty() {
         if !claim.is_empty() {
@@ -233,7 +244,8 @@ mod tests {
             "apiVersion": "wharfline.dev/v1alpha1", "kind": "Snapshot",
             "metadata": { "name": name, "namespace": "n" }, "spec": {},
             "status": {
-                "exists": "Up", "ready": true, "handle": format!("h-{name}"), "creationTime": "2026-01-02T00:00:00Z",
+                "exists": "Up", "ready": true, "handle": format!("h-{name}"),
+                "handlesChecked": [format!("h-{name}")], "creationTime": "2026-01-02T00:00:00Z",
                 "of": { "plugin": "p", "volume": "v", "uid": "u", "handle": "vh", "volumeMode": "Block" },
             },
         });
@@ -274,9 +286,23 @@ mod tests {
             |status: Value, claim: &str| picture(&snapshot("s", status), claim).map(|p| (p.volume, p.handle));
         let is = |volume: &str, handle: &str| Ok((volume.to_owned(), handle.to_owned()));
         let none = || json!({});
+        let shared = |reason: &str| {
+            let told = json!({ "type": "HandleShared", "status": "True", "reason": reason, "message": "" });
+            json!({ "status": { "conditions": [told] } })
+        };
         for (status, claim, expected) in [
             (none(), "", is("u", "h-s")),
             (none(), "a", Err(Refusal::Single(name()))),
+            // Nothing was said of its handle, or that it is another's, or may be gone.
+            (json!({ "status": { "handlesChecked": null } }), "", Err(Refusal::NotReady(name()))),
+            (shared("HandleOfAnother"), "", Err(Refusal::NotReady(name()))),
+            (shared("HandleEnded"), "", Err(Refusal::NotReady(name()))),
+            (shared("HandleShared"), "", is("u", "h-s")),
+            (
+                json!({ "status": { "handlesChecked": null }, "spec": { "source": { "handle": "h-s" } } }),
+                "",
+                is("u", "h-s"),
+            ),
             (json!({ "status": null }), "", Err(Refusal::NotReady(name()))),
             (json!({ "status": { "of": null } }), "", Err(Refusal::NotReady(name()))),
             (json!({ "status": { "ready": false } }), "", Err(Refusal::NotReady(name()))),

@@ -59,6 +59,8 @@ pub struct Volume {
     /// It was refused and is surely not there, and by now it would be asked for otherwise: its claim or its class says something
     /// else, or there was no room for it and another place is chosen.
     pub superseded: bool,
+    /// Its plugin gave it what is another's: it is never used.
+    pub anothers: bool,
 }
 
 /// The plugin of the claim's class.
@@ -331,8 +333,9 @@ fn with_volume(facts: &Facts, volume: &Volume) -> Verdict {
         return pending(&Reason::VolumeMismatch { volume: volume.name.clone(), details });
     }
     let step = (volume.owner == Owner::Free).then_some(Step::Adopt);
-    // Once bound, bound: a host that changes makes the volume doubtful for a while, not the claim.
-    if step.is_none() && (volume.ready || phase == ClaimPhase::Bound) {
+    // Once bound, bound: a host that changes makes the volume doubtful for a while, not the claim. But it may be bound before it is said
+    // whose the volume is.
+    if step.is_none() && (volume.ready || phase == ClaimPhase::Bound && !volume.anothers) {
         return Verdict { phase: ClaimPhase::Bound, ready: Ok(()), step };
     }
     let why = match step {

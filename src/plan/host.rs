@@ -180,6 +180,14 @@ fn keep_or_ask(facts: &Facts<'_>, current: &Host) -> Decision {
     }
 }
 
+/// What becomes of a host whose last word is all that is waited for: it is asked to let go, once.
+pub fn asked_off(current: Option<&Host>, asked: Option<i64>) -> Decision {
+    match current {
+        Some(current) if asked != Some(current.epoch) => Decision::AskToRelease,
+        Some(_) | None => Decision::Keep,
+    }
+}
+
 /// Decides the host of one volume.
 pub fn decide(facts: &Facts<'_>) -> Decision {
     // What has a host is known to that node alone, whether that is said or not.

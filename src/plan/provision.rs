@@ -60,6 +60,8 @@ pub enum Step {
     Undo,
     /// DeleteVolume by handle.
     Delete,
+    /// No call: what it answered with stands for nothing, perhaps, and it is asked again.
+    Forget,
 }
 
 /// What hosts wrote of a volume.
@@ -122,16 +124,18 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
     }
     // A word on the handle that it had before could be taken for one on that which it is given now.
     let create = || match (seen.handle_known, seen.sole) {
-        (false, Sole::Unsaid) => Next::Wait(Reason::HandleUnchecked),
+        (false, Sole::Unsaid | Sole::Stale) => Next::Wait(Reason::HandleUnchecked),
         (false, Sole::Yes | Sole::No) | (true, _) => Next::Do(Step::Create),
     };
+    let stale = seen.handle_known && seen.sole == Sole::Stale && !seen.held;
     match (wanted, source, seen.exists) {
+        (Wanted::Present | Wanted::Deleted, Source::Create, Up | Unknown) if stale => Next::Do(Step::Forget),
         (Wanted::Present, _, Up)
         | (Wanted::Forgotten, _, _)
         | (Wanted::Deleted, Source::Existing, _)
         | (Wanted::Deleted, Source::Create, Down) => Next::Converged,
         (Wanted::Present, Source::Create, Unknown) if seen.handle_known && !seen.held => match seen.sole {
-            Sole::Unsaid => Next::Wait(Reason::HandleUnchecked),
+            Sole::Unsaid | Sole::Stale => Next::Wait(Reason::HandleUnchecked),
             Sole::Yes => Next::Do(Step::Undo),
             Sole::No => Next::Wait(Reason::InUse { by: "another volume of the same handle".to_owned() }),
         },
@@ -143,10 +147,10 @@ pub fn next(wanted: Wanted, source: Source, seen: Seen) -> Next<Step> {
         (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.copied => {
             Next::Wait(Reason::InUse { by: "what is being made of it".to_owned() })
         }
-        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known && seen.sole == Sole::Unsaid => {
-            Next::Wait(Reason::HandleUnchecked)
-        }
-        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => Next::Do(Step::Delete),
+        (Wanted::Deleted, Source::Create, Up | Unknown) if seen.handle_known => match seen.sole {
+            Sole::Yes => Next::Do(Step::Delete),
+            Sole::Unsaid | Sole::Stale | Sole::No => Next::Wait(Reason::HandleUnchecked),
+        },
         (Wanted::Deleted, Source::Create, Up | Unknown) => create(),
     }
 }
@@ -163,6 +167,8 @@ mod tests {
             Step::Create | Step::Validate => Seen { exists: Rung::Up, handle_known: true, ..seen },
             Step::Undo => Seen { exists: Rung::Down, handle_known: false, ..seen },
             Step::Delete => Seen { exists: Rung::Down, ..seen },
+            // The controllers take their word back.
+            Step::Forget => Seen { exists: Rung::Unknown, handle_known: false, sole: Sole::Yes, ..seen },
         }
     }
 
@@ -186,6 +192,22 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// Of what it then is asked again: whether it is wanted or not.
+    #[test]
+    fn what_may_have_gone_with_another_one_is_asked_for_again_before_it_is_used_or_deleted() {
+        for exists in [Rung::Up, Rung::Unknown] {
+            for wanted in [Wanted::Present, Wanted::Deleted] {
+                let given =
+                    Seen { exists, handle_known: true, held: false, copied: false, sole: Sole::Stale };
+                assert_eq!(next(wanted, Source::Create, given), Next::Do(Step::Forget));
+                let forgotten = after(Step::Forget, given);
+                let late = Seen { sole: Sole::Stale, ..forgotten };
+                assert!(matches!(next(wanted, Source::Create, late), Next::Wait(_)), "the word is old");
+                assert_eq!(next(wanted, Source::Create, forgotten), Next::Do(Step::Create));
             }
         }
     }
@@ -262,11 +284,22 @@ mod tests {
         for exists in RUNGS {
             for (handle_known, copied) in [(false, false), (false, true), (true, false), (true, true)] {
                 for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
-                    for sole in [Sole::Unsaid, Sole::Yes, Sole::No] {
+                    for sole in [Sole::Unsaid, Sole::Yes, Sole::No, Sole::Stale] {
                         let seen = Seen { exists, handle_known, held: false, copied, sole };
                         let alone = Seen { copied: false, sole: Sole::Yes, ..seen };
                         let step = next(wanted, Source::Create, seen);
+                        if sole == Sole::Stale
+                            && handle_known
+                            && exists != Rung::Down
+                            && wanted != Wanted::Forgotten
+                        {
+                            assert_eq!(step, Next::Do(Step::Forget), "{seen:?}");
+                            continue;
+                        }
                         match next(wanted, Source::Create, alone) {
+                            Next::Do(Step::Create) if sole == Sole::Stale && !handle_known => {
+                                assert_eq!(step, Next::Wait(Reason::HandleUnchecked), "{seen:?}");
+                            }
                             Next::Do(Step::Delete) if seen != alone => {
                                 assert!(matches!(step, Next::Wait(_)), "{seen:?}");
                             }

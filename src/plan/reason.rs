@@ -224,6 +224,8 @@ pub enum Reason {
         /// The other one, as `volume "NAME"` or `snapshot NAMESPACE/NAME`.
         other: String,
     },
+    /// What had the same handle is gone.
+    HandleEnded,
     /// The controllers have not said yet whether another object has its handle, too.
     HandleUnchecked,
     /// Another Snapshot has the same plugin and handle.
@@ -328,7 +330,7 @@ impl Reason {
             Self::SourceElsewhere { .. } => "SourceElsewhere",
             Self::AttributesMismatch { .. } => "AttributesMismatch",
             Self::SnapshotShared { .. } | Self::GivenTwice { .. } => "HandleShared",
-            Self::HandleEnding { .. } => HANDLE_ENDING,
+            Self::HandleEnding { .. } | Self::HandleEnded => HANDLE_ENDING,
             Self::HandleUnchecked => "HandleUnchecked",
             Self::NodeNotNamed { .. } => "NodeNotNamed",
             Self::SaidOff { .. } => "SaidOff",
@@ -453,8 +455,11 @@ impl std::fmt::Display for Reason {
                  nothing is deleted at the backend; `wharfline volume audit` names what the plugin has besides"
             ),
             Self::HandleEnding { other } => {
-                write!(f, "{other} has the same handle, and goes first: that is waited for, and nothing need be done")
+                write!(f, "{other} has the same handle, and goes first: that is waited for; `wharfline why` of that one says what it waits for")
             }
+            Self::HandleEnded => f.write_str(
+                "what had the same handle has gone, and what its plugin gave it perhaps with it: its plugin is asked once more",
+            ),
             Self::HandleUnchecked => {
                 f.write_str("the controllers have not said yet that no other object has its handle; they do as soon as they run")
             }
@@ -475,7 +480,8 @@ impl std::fmt::Display for Reason {
             ),
             Self::VolumeNotHere => write!(
                 f,
-                "another node makes the calls of the volume that it is of, and this goes there, too; if the volume is gone, delete this"
+                "another node makes the calls of the volume that it is of, and this goes there, too; if the volume is gone, delete this; if it \
+                 waits here then, set deletionPolicy Retain"
             ),
             Self::SourceElsewhere { from, details } => {
                 write!(f, "cannot be filled from {from} where it shall be: {details}")

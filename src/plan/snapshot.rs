@@ -6,7 +6,7 @@
 //!    ╲──▶ Unknown: Take again ────────╱      Unknown, handle known: Undo, Delete ──╱
 //! ```
 use super::handle::Sole;
-use super::volume::Farewell;
+use super::volume::{Farewell, KEEPING, KEEPING_WORDS, Late};
 use super::{Next, Reason};
 use crate::api::meta::{Condition, READY, ReclaimPolicy, Rung, Truth};
 
@@ -46,6 +46,8 @@ pub struct Seen {
     pub ready: bool,
     /// Whether a volume is being filled from it.
     pub used: bool,
+    /// Whether its blocks are being listed here.
+    pub listed: bool,
     /// Whether it is of a group, which alone can be deleted.
     pub grouped: bool,
     /// Whether another Snapshot has the same plugin and handle: deleting this one would delete that one's data. Unsaid also where
@@ -68,6 +70,8 @@ pub enum Step {
     Undo,
     /// DeleteSnapshot by its handle.
     Delete,
+    /// No call: what it answered with stands for nothing, perhaps, and it is asked again.
+    Forget,
 }
 
 /// The next step of a host.
@@ -75,12 +79,14 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
     use Rung::{Down, Unknown, Up};
     let take = || match (seen.handle_known, seen.sole) {
         // A word on what it was called before could be taken for one on what it is called then.
-        (false, Sole::Unsaid) => Next::Wait(Reason::HandleUnchecked),
+        (false, Sole::Unsaid | Sole::Stale) => Next::Wait(Reason::HandleUnchecked),
         _ if seen.at_source => Next::Do(Step::Take),
         _ => Next::Wait(Reason::VolumeNotHere),
     };
     let shared = || Next::Wait(Reason::InUse { by: "another snapshot of the same handle".to_owned() });
+    let stale = seen.cut && seen.handle_known && seen.sole == Sole::Stale && !seen.used;
     match (wanted, seen.exists) {
+        (Wanted::Present | Wanted::Deleted, Some(Unknown | Up)) if stale => Next::Do(Step::Forget),
         // Nobody could find again what is kept and has no name.
         (Wanted::Forgotten, Some(Unknown)) if seen.cut && !seen.handle_known => take(),
         (Wanted::Forgotten, _) | (Wanted::Deleted, None | Some(Down)) => Next::Converged,
@@ -88,7 +94,7 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Present, _) if !seen.cut => Next::Do(Step::Find),
         // What is of a group goes with that alone.
         (Wanted::Present, Some(Unknown)) if seen.handle_known && !seen.grouped => match seen.sole {
-            Sole::Unsaid => Next::Wait(Reason::HandleUnchecked),
+            Sole::Unsaid | Sole::Stale => Next::Wait(Reason::HandleUnchecked),
             Sole::Yes => Next::Do(Step::Undo),
             Sole::No => shared(),
         },
@@ -100,11 +106,25 @@ pub fn next(wanted: Wanted, seen: Seen) -> Next<Step> {
         (Wanted::Deleted, Some(Unknown | Up)) if seen.used => {
             Next::Wait(Reason::InUse { by: "a volume that is being filled from it".to_owned() })
         }
-        (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),
-        (Wanted::Deleted, Some(Unknown | Up)) if seen.sole == Sole::Unsaid => {
-            Next::Wait(Reason::HandleUnchecked)
+        // Who reads it by them reads what is there.
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.listed => {
+            Next::Wait(Reason::InUse { by: "a list of its blocks (`wharfline snapshot blocks`)".to_owned() })
         }
-        (Wanted::Deleted, Some(Unknown | Up)) => Next::Do(Step::Delete),
+        (Wanted::Deleted, Some(Unknown | Up)) if seen.grouped => Next::Wait(Reason::PartOfGroup),
+        (Wanted::Deleted, Some(Unknown | Up)) => match seen.sole {
+            Sole::Yes => Next::Do(Step::Delete),
+            Sole::Unsaid | Sole::Stale | Sole::No => Next::Wait(Reason::HandleUnchecked),
+        },
+    }
+}
+
+/// What a host goes by of what was said of a snapshot before: of one that is `deleting` the word of a host that was lost is none, for that may
+/// have asked for its deletion. `said` is of the epoch `of`, and the last one that let go was `released`.
+pub fn known(deleting: bool, said: Option<Rung>, (of, released, epoch): (i64, i64, i64)) -> Option<Rung> {
+    let counts = of == epoch || of == released && of + 1 == epoch;
+    match said {
+        Some(Rung::Up) if deleting && !counts => Some(Rung::Unknown),
+        said => said,
     }
 }
 
@@ -127,6 +147,12 @@ pub struct Facts<'a> {
     pub anothers: Option<&'a str>,
     /// What has the handle, too, and is being deleted: it is not used before that has ended.
     pub ending: Option<&'a str>,
+    /// That is being deleted, and what this one was given may go with it.
+    pub leaves: bool,
+    /// That has ended, and what it was given may have gone with it.
+    pub stale: bool,
+    /// Whether its deletion may have begun at the backend, and it is kept by now.
+    pub late: Late,
     /// Why nothing is asked yet: no source, no host.
     pub waits: Option<&'a Reason>,
     /// The host's word on a failure or wait.
@@ -138,23 +164,26 @@ pub struct Facts<'a> {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = matches!(facts.exists, None | Some(Rung::Down));
     let doubtful = facts.exists == Some(Rung::Unknown) && !facts.known;
-    let stays = facts.wanted == Wanted::Forgotten || facts.anothers.is_some();
+    let stays = facts.wanted == Wanted::Forgotten && facts.late != Late::UnderWay || facts.anothers.is_some();
     let kept = stays && facts.copy.is_none() && !doubtful;
     facts.deleting && (absent || kept)
 }
 
+/// Whether all that its object waits for is what its host knows of its deletion: it is asked to let go.
+pub fn is_asked_off(facts: &Facts<'_>) -> bool {
+    facts.late == Late::UnderWay && !gone(facts) && gone(&Facts { late: Late::Said, ..facts.clone() })
+}
+
 /// What is told of one that goes, whether it was `cut` for its object, and `named` when it is known how its plugin calls it.
-/// `anothers`: its handle is another one's.
-pub fn farewell(
-    wanted: Wanted,
-    exists: Option<Rung>,
-    (cut, named, anothers): (bool, bool, bool),
-) -> Farewell {
-    match (wanted, exists, named) {
-        (_, Some(Rung::Up | Rung::Unknown), _) if anothers => Farewell::Anothers,
+pub fn farewell(facts: &Facts<'_>, (cut, named): (bool, bool)) -> Farewell {
+    let doubt = facts.late.is_doubt(facts.exists) || facts.leaves || facts.stale;
+    match (facts.wanted, facts.exists, named) {
+        (_, Some(Rung::Up | Rung::Unknown), _) if facts.anothers.is_some() => Farewell::Anothers,
+        (Wanted::Forgotten, Some(Rung::Down), _) if facts.late != Late::No => Farewell::Deleted,
         (Wanted::Present | Wanted::Deleted, _, _) | (_, None | Some(Rung::Down), _) => Farewell::None,
         // Whoever registered it has it written down.
         _ if !cut => Farewell::None,
+        (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), true) if doubt => Farewell::KeptInDoubt,
         (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), true) => Farewell::Kept,
         (Wanted::Forgotten, Some(Rung::Up | Rung::Unknown), false) => Farewell::KeptInDoubt,
     }
@@ -182,6 +211,7 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
                     format!("waits until volume \"{copy}\", which is filled from it, is made or deleted");
                 not_ready("InUse", &message)
             }
+            _ if is_asked_off(facts) => not_ready(KEEPING, KEEPING_WORDS),
             (Some(told), None) => not_ready(&told.reason, &told.message),
             (None, None) => match ending.filter(|_| facts.wanted == Wanted::Deleted) {
                 Some(reason) => not_ready(reason.word(), &reason.to_string()),
@@ -193,7 +223,7 @@ pub fn standing(facts: &Facts<'_>) -> Condition {
         let reason = Reason::GivenTwice { other: other.to_owned() };
         return not_ready(reason.word(), &reason.to_string());
     }
-    if let Some(reason) = ending {
+    if let Some(reason) = ending.or(facts.stale.then_some(Reason::HandleEnded)) {
         return not_ready(reason.word(), &reason.to_string());
     }
     match (facts.ready, facts.taking, facts.waits) {
@@ -243,7 +273,7 @@ pub fn held_up(claim: &str, source: Source) -> Reason {
 mod tests {
     use super::*;
 
-    const SOLE: [Sole; 3] = [Sole::Unsaid, Sole::Yes, Sole::No];
+    const SOLE: [Sole; 4] = [Sole::Unsaid, Sole::Yes, Sole::No, Sole::Stale];
     const ALL: [Option<Rung>; 4] = [None, Some(Rung::Down), Some(Rung::Unknown), Some(Rung::Up)];
 
     fn seen(exists: Option<Rung>, handle_known: bool, ready: bool) -> Seen {
@@ -253,6 +283,7 @@ mod tests {
             handle_known,
             ready,
             used: false,
+            listed: false,
             grouped: false,
             sole: Sole::Yes,
             at_source: true,
@@ -263,7 +294,7 @@ mod tests {
     fn every() -> Vec<Seen> {
         let mut all = Vec::new();
         for exists in ALL {
-            for (bits, sole) in (0..128_u8).flat_map(|bits| SOLE.map(|sole| (bits, sole))) {
+            for (bits, sole) in (0..=255_u8).flat_map(|bits| SOLE.map(|sole| (bits, sole))) {
                 all.push(Seen {
                     cut: bits & 1 != 0,
                     exists,
@@ -273,6 +304,7 @@ mod tests {
                     grouped: bits & 16 != 0,
                     at_source: bits & 32 != 0,
                     lists: bits & 64 != 0,
+                    listed: bits & 128 != 0,
                     sole,
                 });
             }
@@ -288,6 +320,15 @@ mod tests {
             }
             Step::Undo => Seen { exists: Some(Rung::Down), handle_known: false, ready: false, ..seen },
             Step::Delete => Seen { exists: Some(Rung::Down), ..seen },
+            // The controllers take their word back.
+            Step::Forget => Seen {
+                exists: Some(Rung::Unknown),
+                handle_known: false,
+                ready: false,
+                grouped: false,
+                sole: Sole::Yes,
+                ..seen
+            },
         }
     }
 
@@ -315,7 +356,7 @@ mod tests {
                 while let Next::Do(step) = next(wanted, seen) {
                     seen = after(step, seen);
                     steps += 1;
-                    assert!(steps <= 2, "{wanted:?} {first:?}");
+                    assert!(steps <= 3, "{wanted:?} {first:?}");
                 }
                 match next(wanted, seen) {
                     Next::Converged if wanted == Wanted::Deleted => {
@@ -324,7 +365,11 @@ mod tests {
                     Next::Converged if wanted == Wanted::Present => assert!(seen.ready, "{first:?}"),
                     Next::Wait(_) => {
                         assert!(
-                            seen.used || seen.grouped || seen.sole != Sole::Yes || !seen.at_source,
+                            seen.used
+                                || seen.listed && wanted == Wanted::Deleted
+                                || seen.grouped
+                                || seen.sole != Sole::Yes
+                                || !seen.at_source,
                             "{first:?}"
                         );
                     }
@@ -346,7 +391,7 @@ mod tests {
                     seen.cut && seen.exists == Some(Rung::Unknown) && seen.handle_known && !seen.grouped;
                 assert_eq!(undone, wanted == Wanted::Present && unfit && seen.sole == Sole::Yes, "{seen:?}");
             }
-            if seen.used || seen.grouped || seen.sole != Sole::Yes {
+            if seen.used || seen.listed || seen.grouped || seen.sole != Sole::Yes {
                 assert_ne!(next(Wanted::Deleted, seen), Next::Do(Step::Delete), "{seen:?}");
             }
             if !seen.at_source || !seen.cut {
@@ -382,9 +427,16 @@ mod tests {
                 ] {
                     let said = if wanted == Wanted::Forgotten && may_be { said } else { Farewell::None };
                     let case = format!("{wanted:?} {exists:?} {cut} {named}");
-                    assert_eq!(farewell(wanted, exists, (cut, named, false)), said, "{case}");
+                    let facts = facts_of(wanted, exists);
+                    assert_eq!(farewell(&facts, (cut, named)), said, "{case}");
                     let anothers = if may_be { Farewell::Anothers } else { Farewell::None };
-                    assert_eq!(farewell(wanted, exists, (cut, named, true)), anothers, "{case}");
+                    let other = Facts { anothers: Some("snapshot d/first"), ..facts.clone() };
+                    assert_eq!(farewell(&other, (cut, named)), anothers, "{case}");
+                    for doubtful in [Facts { stale: true, ..facts.clone() }, Facts { leaves: true, ..facts }]
+                    {
+                        let said = if said == Farewell::Kept { Farewell::KeptInDoubt } else { said };
+                        assert_eq!(farewell(&doubtful, (cut, named)), said, "{case}");
+                    }
                 }
             }
         }
@@ -407,6 +459,9 @@ mod tests {
                             copy,
                             anothers: None,
                             ending: None,
+                            leaves: false,
+                            stale: false,
+                            late: Late::No,
                             waits: None,
                             taking: None,
                         };
@@ -431,8 +486,20 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_waited_for_by_who_deletes_and_while_an_old_one_is_there() {
-        let facts = |wanted, exists| Facts {
+    fn of_one_that_goes_the_word_of_a_lost_host_is_none() {
+        for said in ALL {
+            for (of, released, epoch, counts) in
+                [(2, 0, 2, true), (1, 1, 2, true), (1, 0, 2, false), (1, 1, 3, false), (2, 1, 3, false)]
+            {
+                let doubted = if said == Some(Rung::Up) { Some(Rung::Unknown) } else { said };
+                assert_eq!(known(true, said, (of, released, epoch)), if counts { said } else { doubted });
+                assert_eq!(known(false, said, (of, released, epoch)), said);
+            }
+        }
+    }
+
+    fn facts_of(wanted: Wanted, exists: Option<Rung>) -> Facts<'static> {
+        Facts {
             deleting: wanted != Wanted::Present,
             wanted,
             exists,
@@ -441,9 +508,16 @@ mod tests {
             copy: None,
             anothers: None,
             ending: None,
+            leaves: false,
+            stale: false,
+            late: Late::No,
             waits: None,
             taking: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_word_is_waited_for_by_who_deletes_and_while_an_old_one_is_there() {
         for wanted in [Wanted::Present, Wanted::Deleted, Wanted::Forgotten] {
             for exists in ALL {
                 let waits = match exists {
@@ -451,8 +525,8 @@ mod tests {
                     Some(Rung::Up) => wanted == Wanted::Deleted,
                     Some(Rung::Down) | None => false,
                 };
-                assert_eq!(waits_for_word(&facts(wanted, exists), true), waits, "{wanted:?} {exists:?}");
-                assert!(waits_for_word(&facts(wanted, exists), false), "{wanted:?} {exists:?}");
+                assert_eq!(waits_for_word(&facts_of(wanted, exists), true), waits, "{wanted:?} {exists:?}");
+                assert!(waits_for_word(&facts_of(wanted, exists), false), "{wanted:?} {exists:?}");
             }
         }
     }
@@ -468,18 +542,7 @@ mod tests {
     #[test]
     fn what_it_waits_for_is_told() {
         let (why, full) = (Reason::NoHost, Condition::new("Taken", Truth::False, "Full", "no room"));
-        let facts = Facts {
-            deleting: false,
-            wanted: Wanted::Present,
-            exists: None,
-            known: false,
-            ready: false,
-            copy: None,
-            anothers: None,
-            ending: None,
-            waits: Some(&why),
-            taking: None,
-        };
+        let facts = Facts { known: false, waits: Some(&why), ..facts_of(Wanted::Present, None) };
         assert_eq!(standing(&facts).reason, "NoHost");
         let told = Facts { taking: Some(&full), ..facts.clone() };
         assert_eq!(standing(&told).reason, "Full");

@@ -1,7 +1,8 @@
 //! Where a volume stands, in words for people, and when its object may go.
+use super::host::HostNode;
 use super::{Reason, handle};
-use crate::api::meta::{Condition, HANDLE_SHARED, Host, READY, Rung, Truth};
-use crate::api::volume::{VolumePhase, VolumeSource};
+use crate::api::meta::{Call, Condition, HANDLE_SHARED, Host, READY, Rung, Truth};
+use crate::api::volume::{VolumePhase, VolumeSource, taken_for_refused};
 
 /// The claim behind a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +72,56 @@ pub struct Facts<'a> {
     pub anothers: Option<String>,
     /// What has the handle, too, and goes first: whose it is then is said after that, and it is neither used nor deleted before.
     pub ending: Option<String>,
+    /// That is being deleted, and what this one was given may go with it.
+    pub leaves: bool,
+    /// That has gone, and what this one was given perhaps with it: it is asked for once more.
+    pub stale: bool,
+    /// Whether its deletion may have begun at the backend, and it is kept by now.
+    pub late: Late,
+}
+
+/// What is known of the deletion at the backend of what is kept (Retain), and was not to be when it was deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Late {
+    /// It was never asked for: it was to be kept from the start, or there is no host or handle.
+    #[default]
+    No,
+    /// Its host may be at it, and has not let go.
+    UnderWay,
+    /// Its host has let go: what it said last counts.
+    Said,
+    /// Its host is lost.
+    Lost,
+}
+
+impl Late {
+    /// Of one that was `marked`; where who may still make its calls stands, and nobody may.
+    pub fn of(marked: bool, calling: Option<HostNode>) -> Self {
+        match calling {
+            _ if !marked || planted!("kept-at-once") => Self::No,
+            None => Self::Said,
+            Some(HostNode::Gone) => Self::Lost,
+            Some(HostNode::Alive | HostNode::Silent) => Self::UnderWay,
+        }
+    }
+
+    /// Whether nobody knows if it is there, by what was said of it last.
+    pub fn is_doubt(self, exists: Option<Rung>) -> bool {
+        match self {
+            Self::No => false,
+            Self::Said => exists != Some(Rung::Up),
+            Self::UnderWay | Self::Lost => true,
+        }
+    }
+}
+
+/// Why what is kept late is there still.
+pub(super) const KEEPING: &str = "Keeping";
+pub(super) const KEEPING_WORDS: &str = "is to be kept by now, and its plugin may be deleting it: its host says first how that ended, as soon as no call can be at work any more";
+
+/// Whether all that its object waits for is what its host knows of its deletion: it is asked to let go.
+pub fn is_asked_off(facts: &Facts<'_>) -> bool {
+    facts.late == Late::UnderWay && !gone(facts) && gone(&Facts { late: Late::Said, ..facts.clone() })
 }
 
 /// Which of several Volumes of one plugin and handle may be used: the one with the lowest rank, of these the oldest. One
@@ -84,6 +135,11 @@ pub fn rank(facts: &Facts<'_>, ready: bool) -> u8 {
         (false, false, false) => 2,
         (false, true, _) => 3,
     }
+}
+
+/// Whether one of this rank has its place already, and keeps it beside one that its plugin may be deleting: nothing was deleted under it.
+pub fn keeps_its_place(rank: u8) -> bool {
+    rank <= 1
 }
 
 /// Whether the host of a Volume waits for the word on its handle, which else goes with the next write: of one that is to be deleted, of
@@ -102,7 +158,12 @@ pub fn waits_for_word(facts: &Facts<'_>, named: bool) -> bool {
 pub fn shared(facts: &Facts<'_>) -> Option<Condition> {
     let in_words = |other: &String| format!("volume \"{other}\"");
     let anothers = facts.anothers.as_ref().map(|other| handle::anothers(other));
-    anothers.or_else(|| facts.shared.as_ref().map(|other| handle::shared(&in_words(other))))
+    let ending = || facts.ending.as_ref().filter(|_| facts.leaves).map(|other| handle::ending(other));
+    let ended = || facts.stale.then(handle::ended);
+    anothers
+        .or_else(ending)
+        .or_else(ended)
+        .or_else(|| facts.shared.as_ref().map(|other| handle::shared(&in_words(other))))
 }
 
 /// Whether the backend has the volume, as far as is known for sure.
@@ -127,7 +188,8 @@ pub fn exists(facts: &Facts<'_>) -> Rung {
 pub fn gone(facts: &Facts<'_>) -> bool {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     // What is being made of it has to find it, and may have to be asked for by it once more.
-    let stays = facts.kept && facts.claim != Claim::Bound || facts.anothers.is_some();
+    let kept = facts.kept && facts.claim != Claim::Bound && facts.late != Late::UnderWay;
+    let stays = kept || facts.anothers.is_some();
     let left_alone = stays && facts.copy.is_none();
     facts.deleting && !facts.held && (left_alone || absent)
 }
@@ -143,20 +205,33 @@ pub enum Farewell {
     KeptInDoubt,
     /// That nothing was deleted, for its handle is another's.
     Anothers,
+    /// That it had been deleted when it was to be kept.
+    Deleted,
 }
 
 /// What is told of a volume that goes; `named` when it is known how its plugin calls it.
 pub fn farewell(facts: &Facts<'_>, named: bool) -> Farewell {
     let absent = exists(facts) == Rung::Down && !facts.attempting;
     match (facts.source, named) {
+        _ if absent && facts.kept && facts.late != Late::No => Farewell::Deleted,
         _ if absent => Farewell::None,
         (Source::Created, _) if facts.anothers.is_some() => Farewell::Anothers,
         _ if !facts.kept => Farewell::None,
         // Whoever registered it has it written down.
         (Source::Existing | Source::Ephemeral, _) => Farewell::None,
+        (Source::Created, true)
+            if facts.late.is_doubt(Some(exists(facts))) || facts.leaves || facts.stale =>
+        {
+            Farewell::KeptInDoubt
+        }
         (Source::Created, true) => Farewell::Kept,
         (Source::Created, false) => Farewell::KeptInDoubt,
     }
+}
+
+/// The last of its calls, if that is taken for a refusal and may be none.
+pub fn vague(calls: &[Call]) -> Option<&Call> {
+    calls.last().filter(|call| taken_for_refused((&call.method, &call.code)))
 }
 
 /// Whether its object is to be deleted although nobody asked for it: its claim went without it, or it was kept until its
@@ -197,6 +272,7 @@ fn leaving(facts: &Facts<'_>) -> (VolumePhase, Condition) {
     let failing = facts.provisioning.filter(|c| c.status != Truth::True);
     let ending = facts.ending.as_ref().map(|other| Reason::HandleEnding { other: other.clone() });
     match (failing, facts.copy.as_ref()) {
+        _ if is_asked_off(facts) => not_ready(VolumePhase::Releasing, KEEPING, KEEPING_WORDS.to_owned()),
         // Of what is not kept, its host asks for the claim itself, before it deletes anything.
         (_, copy) if facts.kept && facts.claim == Claim::Bound && !facts.held && copy.is_none() => not_ready(
             VolumePhase::Releasing,
@@ -242,7 +318,7 @@ pub fn standing(facts: &Facts<'_>) -> (VolumePhase, Condition) {
         let reason = Reason::GivenTwice { other: other.clone() };
         return not_ready(VolumePhase::Pending, reason.word(), reason.to_string());
     }
-    if let Some(reason) = ending {
+    if let Some(reason) = ending.or(facts.stale.then_some(Reason::HandleEnded)) {
         return not_ready(VolumePhase::Pending, reason.word(), reason.to_string());
     }
     if let Some(other) = &facts.before {
@@ -316,6 +392,9 @@ mod tests {
                         shared: None,
                         anothers: None,
                         ending: None,
+                        leaves: false,
+                        stale: false,
+                        late: Late::No,
                     });
                 }
             }
@@ -484,6 +563,9 @@ mod tests {
             for facts in [facts, released] {
                 let [was_ready, rank] = [true, false].map(|ready| rank(&facts, ready));
                 assert_eq!((was_ready == 0, rank == 0), (facts.held, facts.held));
+                // Nothing was deleted under who had it before.
+                assert_eq!(keeps_its_place(rank), facts.held, "{facts:?}");
+                assert!(keeps_its_place(was_ready) || facts.kept, "{facts:?}");
                 // What may be deleted at the backend at any moment leaves its place to nobody.
                 assert!(rank < 3 || facts.kept, "{facts:?}");
                 let over = facts.kept && standing(&facts).0 == VolumePhase::Released;
@@ -491,6 +573,34 @@ mod tests {
                 // Somebody may have written into it, whoever comes by its handle.
                 assert_eq!(was_ready < rank, rank == 2, "{facts:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_code_without_a_meaning_is_no_word_on_what_was_made() {
+        let call = |method: &str, code: &str| {
+            let (method, code) = (method.to_owned(), code.to_owned());
+            Call {
+                method,
+                code,
+                message: String::new(),
+                start_time: crate::api::meta::Time(jiff::Timestamp::UNIX_EPOCH),
+                duration_millis: 1,
+                attempt: 1,
+            }
+        };
+        for (calls, expected) in [
+            (vec![], false),
+            (vec![("CreateVolume", "UNKNOWN")], true),
+            (vec![("CreateSnapshot", "INTERNAL")], true),
+            (vec![("CreateVolumeGroupSnapshot", "DATA_LOSS")], true),
+            (vec![("CreateVolume", "INTERNAL"), ("CreateVolume", "INVALID_ARGUMENT")], false),
+            (vec![("CreateVolume", "INTERNAL"), ("DeleteVolume", "OK")], false),
+            (vec![("CreateVolume", "OUT_OF_RANGE")], false),
+            (vec![("DeleteVolume", "INTERNAL")], false),
+        ] {
+            let all: Vec<_> = calls.iter().map(|(method, code)| call(method, code)).collect();
+            assert_eq!(vague(&all).is_some(), expected, "{calls:?}");
         }
     }
 
@@ -565,6 +675,68 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_late_goes_when_its_host_has_said_how_its_deletion_ended() {
+        use HostNode::{Alive, Gone, Silent};
+        for (calling, late) in [
+            (None, Late::Said),
+            (Some(Gone), Late::Lost),
+            (Some(Silent), Late::UnderWay),
+            (Some(Alive), Late::UnderWay),
+        ] {
+            assert_eq!((Late::of(true, calling), Late::of(false, calling)), (late, Late::No));
+        }
+        let (host, why) = (host(), Reason::NoHost);
+        let mut asked = 0;
+        for facts in all(&host, &why).into_iter().filter(|facts| facts.source == Source::Created) {
+            let of = |late| Facts { late, ..facts.clone() };
+            let absent = exists(&facts) == Rung::Down && !facts.attempting;
+            let under_way = of(Late::UnderWay);
+            assert_eq!(gone(&under_way), facts.deleting && !facts.held && absent, "{facts:?}");
+            for late in [Late::Said, Late::Lost] {
+                assert_eq!(gone(&of(late)), gone(&facts), "{facts:?}");
+                assert!(!is_asked_off(&of(late)));
+            }
+            assert_eq!(is_asked_off(&under_way), gone(&facts) && !gone(&under_way), "{facts:?}");
+            asked += usize::from(is_asked_off(&under_way));
+            if !facts.kept {
+                continue;
+            }
+            for late in [Late::Said, Late::Lost, Late::UnderWay] {
+                let told = match (absent, exists(&facts)) {
+                    (true, _) => Farewell::Deleted,
+                    (false, Rung::Up) if late == Late::Said => Farewell::Kept,
+                    (false, Rung::Up | Rung::Unknown | Rung::Down) => Farewell::KeptInDoubt,
+                };
+                assert_eq!(farewell(&of(late), true), told, "{facts:?} {late:?}");
+            }
+            // Another one's deletion may take it.
+            for doubtful in [Facts { stale: true, ..facts.clone() }, Facts { leaves: true, ..facts.clone() }]
+            {
+                let told = if absent { Farewell::None } else { Farewell::KeptInDoubt };
+                assert_eq!(farewell(&doubtful, true), told, "{facts:?}");
+            }
+        }
+        assert!(asked > 0);
+    }
+
+    /// What was given beside one that goes is used when it was given once more.
+    #[test]
+    fn what_may_have_gone_with_another_one_is_not_used() {
+        let (host, why) = (host(), Reason::NoHost);
+        for facts in all(&host, &why).into_iter().filter(|facts| !facts.deleting) {
+            let stale = Facts { stale: true, ..facts.clone() };
+            let (phase, condition) = standing(&stale);
+            assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "HandleEnding"));
+            assert_eq!(shared(&stale).unwrap().reason, crate::api::meta::HANDLE_ENDED);
+            let younger = Facts { ending: Some("volume \"other\"".to_owned()), ..facts };
+            assert_eq!(shared(&younger), None, "it takes nothing with it");
+            assert_eq!(standing(&younger).1.reason, "HandleEnding");
+            let ending = Facts { leaves: true, ..younger };
+            assert_eq!(shared(&ending).unwrap().reason, "HandleEnding");
+        }
+    }
+
+    #[test]
     fn the_hosts_reason_is_passed_on() {
         let host = host();
         let full = Condition::new("Provisioned", Truth::False, "ResourceExhausted", "no room");
@@ -584,6 +756,9 @@ mod tests {
             shared: None,
             anothers: None,
             ending: None,
+            leaves: false,
+            stale: false,
+            late: Late::No,
         };
         let (phase, condition) = standing(&facts);
         assert_eq!((phase, condition.reason.as_str()), (VolumePhase::Pending, "ResourceExhausted"));

@@ -1,50 +1,63 @@
-//! The store that `wharfline down` makes for itself in the directory of a node that is no member any more.
+//! The store that `wharfline down` makes for itself on a machine that has none and is no member any more.
 //!
-//! It is nobody's afterwards, however that ended: such a machine may come back to a cluster, and is no server. What was made stands in
-//! a file from before it is made, so that whoever comes next takes away what one that was killed has left.
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+//! It has a directory of its own, and is nobody's afterwards, however that ended: such a machine may come back to a cluster, and is no
+//! server. As long as it is there the lock of the machine's own store is held, so that nobody makes one meanwhile; whoever comes after
+//! one that was killed takes its directory away.
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::store::embedded::OpenError;
 use crate::sys::remove;
 
-/// Names what was made, one name to a line.
-const NAMES: &str = "down.made";
-/// What a server keeps in its data directory, its lock last.
-const OF_A_SERVER: [&str; 6] =
-    ["pki", "audit.log", "store.redb.wal", "store.redb.new", "store.redb", "store.redb.lock"];
+/// What is in it goes with it.
+const DIRECTORY: &str = "down.store";
+/// The machine's own store, and the lock of whoever works with it.
+const STORE: &str = "store.redb";
+const LOCK: &str = "store.redb.lock";
 
 /// What is there for as long as everything is taken down.
 #[derive(Debug)]
 pub(super) struct Borrowed {
-    data_dir: PathBuf,
-    names: Vec<&'static str>,
-    /// Held as long as somebody works here.
-    _held: File,
+    directory: PathBuf,
+    /// That of the machine's own store.
+    _lock: File,
 }
 
 impl Borrowed {
-    /// From now on what a server makes here that is not there yet goes again.
+    /// An empty directory for a store; none where the machine has a store of its own by now.
     ///
     /// # Errors
-    /// When that cannot be written down, or another one works here.
-    pub(super) fn begin(data_dir: &Path) -> io::Result<Self> {
-        let path = data_dir.join(NAMES);
-        let open = || File::options().create(true).append(true).open(&path);
-        let mut file = held(&path, open)?.ok_or(io::ErrorKind::NotFound)?;
-        let new = OF_A_SERVER.into_iter().filter(|name| !data_dir.join(name).exists());
-        let names: Vec<_> = new.collect();
-        file.write_all(names.join("\n").as_bytes())?;
-        Ok(Self { data_dir: data_dir.to_owned(), names, _held: file })
+    /// Those of making it; [`OpenError::InUse`] while somebody works with the store of this machine.
+    pub(super) fn begin(data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        let lock = match locked(data_dir) {
+            Ok(lock) => lock,
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse { path: data_dir.join(STORE) }.into());
+            }
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        };
+        if data_dir.join(STORE).exists() {
+            return Ok(None);
+        }
+        let directory = data_dir.join(DIRECTORY);
+        remove::tree(&directory)?;
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        Ok(Some(Self { directory, _lock: lock }))
     }
 
-    /// Takes it away, if the store there was `ours`: else somebody else has come to it meanwhile.
+    /// Where it is.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Takes it away.
     ///
     /// # Errors
     /// Those of the removal: then the next one does it.
-    pub(super) fn end(self, ours: bool) -> io::Result<()> {
-        take_away(&self.data_dir, if ours { &self.names } else { &[] })
+    pub(super) fn end(self) -> io::Result<()> {
+        Ok(remove::tree(&self.directory)?)
     }
 }
 
@@ -53,50 +66,31 @@ impl Borrowed {
 /// # Errors
 /// Those of the removal; and while one works here, that.
 pub(super) fn clear(data_dir: &Path) -> io::Result<()> {
-    let path = data_dir.join(NAMES);
-    let Some(mut file) = held(&path, || File::open(&path))? else { return Ok(()) };
-    let mut names = String::new();
-    file.read_to_string(&mut names)?;
-    // Nobody comes to the store before all of it is gone.
-    let lock = data_dir.join("store.redb.lock");
-    let store = held(&lock, || File::open(&lock));
-    let names = names.lines().filter(|name| store.is_ok() && OF_A_SERVER.contains(name));
-    take_away(data_dir, &names.collect::<Vec<_>>())
-}
-
-/// The file of this path, which nobody else has from now on; none where there is none. Whoever had it before may have removed it.
-///
-/// # Errors
-/// Those of opening it; and while somebody has it, that.
-fn held(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<Option<File>> {
-    loop {
-        let file = match open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+    let directory = data_dir.join(DIRECTORY);
+    if !directory.try_exists()? {
+        return Ok(());
+    }
+    let _lock = locked(data_dir).map_err(|error| match error {
+        TryLockError::WouldBlock => {
             io::Error::new(io::ErrorKind::ResourceBusy, "`wharfline down` works here; wait for its end")
-        })?;
-        let there = std::fs::metadata(path).ok();
-        if there.is_some_and(|there| file.metadata().is_ok_and(|own| own.ino() == there.ino())) {
-            return Ok(Some(file));
         }
-    }
+        TryLockError::Error(error) => error,
+    })?;
+    Ok(remove::tree(&directory)?)
 }
 
-fn take_away(data_dir: &Path, names: &[&str]) -> io::Result<()> {
-    for name in names.iter().chain([&NAMES]) {
-        remove::tree(&data_dir.join(name))?;
-    }
-    Ok(())
+/// Holds the lock of the machine's own store. Its file stays: without it two could each have one.
+fn locked(data_dir: &Path) -> Result<File, TryLockError> {
+    let mut options = File::options();
+    let options = options.create(true).truncate(false).write(true).mode(0o600);
+    let file = options.open(data_dir.join(LOCK)).map_err(TryLockError::Error)?;
+    file.try_lock()?;
+    Ok(file)
 }
 
-/// Whether nobody has the store of this lock open.
-pub(super) fn is_free(lock: &Path) -> bool {
-    let file = std::fs::File::open(lock);
-    file.is_ok_and(|file| {
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
-    })
+/// Whether nobody has the store of this directory open.
+pub(super) fn is_free(data_dir: &Path) -> bool {
+    locked(data_dir).is_ok()
 }
 
 #[cfg(test)]
@@ -110,6 +104,10 @@ mod tests {
         names
     }
 
+    fn in_use(error: &anyhow::Error) -> bool {
+        matches!(error.downcast_ref(), Some(OpenError::InUse { .. }))
+    }
+
     #[test]
     fn what_was_made_goes_and_what_was_there_stays() {
         let place = tempfile::tempdir().unwrap();
@@ -117,35 +115,30 @@ mod tests {
         std::fs::create_dir(at("journal")).unwrap();
         std::fs::write(at("audit.log"), "old").unwrap();
         for killed in [false, true] {
-            let borrowed = Borrowed::begin(place.path()).unwrap();
-            std::fs::create_dir(at("pki")).unwrap();
-            std::fs::write(at("pki/ca.key"), "").unwrap();
-            std::fs::write(at("store.redb"), "").unwrap();
-            std::fs::write(at("store.redb.lock"), "").unwrap();
+            let borrowed = Borrowed::begin(place.path()).unwrap().unwrap();
+            assert_eq!(names(borrowed.directory()), [""; 0], "it begins anew");
+            std::fs::create_dir(borrowed.directory().join("pki")).unwrap();
+            std::fs::write(borrowed.directory().join("store.redb"), "").unwrap();
             // Nobody else works here meanwhile.
-            for refused in [clear(place.path()), Borrowed::begin(place.path()).map(drop)] {
-                assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-            }
-            assert!(at("store.redb").exists());
+            assert!(in_use(&Borrowed::begin(place.path()).unwrap_err()));
+            assert_eq!(clear(place.path()).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+            assert!(!is_free(place.path()));
+            assert!(at("down.store/store.redb").exists());
             if killed {
                 drop(borrowed);
+                assert!(at("down.store").exists());
                 clear(place.path()).unwrap();
             } else {
-                borrowed.end(true).unwrap();
+                borrowed.end().unwrap();
             }
-            assert_eq!(names(place.path()), ["audit.log", "journal"]);
+            assert_eq!(names(place.path()), ["audit.log", "journal", "store.redb.lock"]);
         }
-        // Nor is a store taken away that somebody else has opened.
-        let borrowed = Borrowed::begin(place.path()).unwrap();
-        for name in ["store.redb", "store.redb.lock"] {
-            std::fs::write(at(name), "").unwrap();
-        }
-        borrowed.end(false).unwrap();
-        assert_eq!(names(place.path()), ["audit.log", "journal", "store.redb", "store.redb.lock"]);
-        std::fs::remove_file(at("store.redb.lock")).unwrap();
-        // A store without that file is somebody's.
-        std::fs::write(at("store.redb"), "").unwrap();
+        // One that was killed, and somebody who puts the machine's own store back.
+        drop(Borrowed::begin(place.path()).unwrap().unwrap());
+        std::fs::write(at("store.redb"), "the own one").unwrap();
         clear(place.path()).unwrap();
-        assert!(at("store.redb").exists());
+        assert!(Borrowed::begin(place.path()).unwrap().is_none());
+        assert_eq!(names(place.path()), ["audit.log", "journal", "store.redb", "store.redb.lock"]);
+        assert!(is_free(place.path()));
     }
 }

@@ -4,7 +4,6 @@
 //! then take it down in mirror order, plugins last. The next `up` clears the mark.
 #![allow(clippy::print_stdout)] // says what it does
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -85,13 +84,10 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     // A store is `up`'s, whatever else lies here.
     let stored = data_dir.join("store.redb").exists();
     let mut member = if stored { None } else { Membership::load(&data_dir.join(node::IDENTITY))? };
-    if stored && !given.is_empty() {
-        return Err(anyhow!(
-            "--apply: this machine has a store of its own: `wharfline up`, `wharfline apply`, and come back"
-        ));
+    if stored {
+        given.refuse_beside_a_store()?;
     }
-    let opened = AtomicBool::new(false);
-    let asked = Asked { args, given: &given, stored, opened: &opened };
+    let asked = Asked { args, given: &given };
     let mut borrowed = None;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -105,12 +101,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
             };
             match left {
                 Left::Undone => Ok(()),
-                Left::ToItself => {
-                    if !stored {
-                        borrowed = Some(Borrowed::begin(&data_dir)?);
-                    }
-                    Box::pin(run(asked, &data_dir, stop.clone())).await
-                }
+                Left::ToItself => Box::pin(run(asked, &data_dir, &mut borrowed, stop.clone())).await,
             }
         };
         let work = tokio::time::timeout(whole, work);
@@ -120,7 +111,7 @@ pub fn main(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
         };
         signals.abort();
         // Also where it could not be done: whose machine comes back to a cluster is no server.
-        let ended = borrowed.map_or(Ok(()), |borrowed| borrowed.end(opened.load(Ordering::Relaxed)));
+        let ended = borrowed.map_or(Ok(()), Borrowed::end);
         result.and(ended.with_context(|| format!("what was made for this alone in {}", data_dir.display())))
     })
 }
@@ -131,30 +122,36 @@ struct Asked<'a> {
     args: &'a Args,
     /// What the store that is made for this is given.
     given: &'a Given,
-    /// The machine has a store of its own.
-    stored: bool,
-    /// Nobody else had the store before.
-    opened: &'a AtomicBool,
 }
 
 /// How long nobody need be told what is waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-async fn run(asked: Asked<'_>, data_dir: &Path, stop: CancellationToken) -> anyhow::Result<()> {
+async fn run(
+    asked: Asked<'_>,
+    data_dir: &Path,
+    borrowed: &mut Option<Borrowed>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let (began, end) = (tokio::time::Instant::now(), tokio::time::Instant::now() + asked.args.timeout);
     let mut again = tokio::time::interval(AWHILE);
-    let (mut told, mut others) = (false, false);
+    let mut told = false;
     loop {
         again.tick().await;
-        let done = match Core::open(data_dir) {
-            Err(error) if in_use(&error) => {
-                others = true;
-                through_up(asked.args, data_dir).await
+        let done = match open(data_dir, borrowed) {
+            Err(error) if in_use(&error) && !asked.given.is_empty() => {
+                return Err(anyhow!(
+                    "--apply: an `up` runs here: `wharfline apply`, and come back without it"
+                ));
             }
+            Err(error) if in_use(&error) => through_up(asked.args, data_dir).await,
             opened => {
-                // What one has made that was here first stays, whatever became of it.
-                asked.opened.store(!others, Ordering::Relaxed);
-                return Box::pin(alone(asked, data_dir, opened?, stop)).await;
+                let opened = opened?;
+                if borrowed.is_none() {
+                    asked.given.refuse_beside_a_store()?;
+                }
+                let asked = Alone { asked, stored: borrowed.is_none() };
+                return Box::pin(alone(asked, data_dir, opened, stop)).await;
             }
         };
         // One that begins or ends does not answer. In a moment it does, or the directory is free.
@@ -168,6 +165,22 @@ async fn run(asked: Asked<'_>, data_dir: &Path, stop: CancellationToken) -> anyh
             done => return done,
         }
     }
+}
+
+/// The machine's own store, or one that is `borrowed` where it has none.
+fn open(data_dir: &Path, borrowed: &mut Option<Borrowed>) -> anyhow::Result<Core> {
+    if !data_dir.join("store.redb").exists() {
+        *borrowed = Borrowed::begin(data_dir)?;
+    }
+    Core::open(borrowed.as_ref().map_or(data_dir, Borrowed::directory))
+}
+
+/// What is to be done where nothing runs.
+#[derive(Clone, Copy)]
+struct Alone<'a> {
+    asked: Asked<'a>,
+    /// The machine has a store of its own.
+    stored: bool,
 }
 
 /// Whether there was nobody to ask.
@@ -189,8 +202,8 @@ fn in_use(error: &anyhow::Error) -> bool {
 }
 
 /// Nothing runs: the same parts are started here, for as long as it takes.
-async fn alone(asked: Asked<'_>, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
-    let Asked { args, given, .. } = asked;
+async fn alone(alone: Alone<'_>, data_dir: &Path, core: Core, stop: CancellationToken) -> anyhow::Result<()> {
+    let Alone { asked: Asked { args, given }, stored } = alone;
     core.server.bootstrap().await?;
     let client = core.server.client(Identity::controllers());
     // Plugins that have to run once more run as they did, by the word of the node's file and the flags.
@@ -245,7 +258,7 @@ async fn alone(asked: Asked<'_>, data_dir: &Path, core: Core, stop: Cancellation
             cluster.await?;
             if result.as_ref().is_err_and(|error| matches!(error.downcast_ref(), Some(Late { said: false }))) {
                 let entries = Journal::entries(&*files, &data_dir.join("journal")).await?;
-                for line in up_still(&entries, asked.stored) {
+                for line in up_still(&entries, stored) {
                     println!("left: {line}");
                 }
             }
@@ -373,11 +386,10 @@ async fn through_up(args: &Args, data_dir: &Path) -> anyhow::Result<()> {
     if asked.as_ref().is_err_and(anyhow::Error::is::<Late>) {
         return asked;
     }
-    let store = data_dir.join("store.redb.lock");
     let mut again = tokio::time::interval(AWHILE);
     for _ in 0..200 {
         again.tick().await;
-        if is_free(&store) {
+        if is_free(data_dir) {
             // If it ended before it was down, the rest is done without it.
             return asked.map(|()| println!("down"));
         }

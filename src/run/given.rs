@@ -54,6 +54,19 @@ impl Given {
         Ok(documents)
     }
 
+    /// What is given is for a store that is made for it.
+    ///
+    /// # Errors
+    /// When there is anything.
+    pub(super) fn refuse_beside_a_store(&self) -> anyhow::Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Err(anyhow!(
+            "--apply: this machine has a store of its own: `wharfline up`, `wharfline apply`, and come back"
+        ))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

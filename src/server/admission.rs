@@ -288,6 +288,7 @@ fn finish(
     if part == Part::Main {
         (resource.kind.default)(&mut object);
         if let Some(old) = old {
+            (resource.kind.amend)(old, &mut object);
             raise_generation(resource, old, &mut object);
         }
     }

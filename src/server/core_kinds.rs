@@ -32,6 +32,7 @@ pub(crate) fn plain(kind: &'static str, plural: &'static str, singular: &'static
         nodes: &[],
         finalizer: None,
         default: |_| {},
+        amend: |_, _| {},
         validate: |_, _| Vec::new(),
         reserved: |_| None,
         late: |_, _| None,

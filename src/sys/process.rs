@@ -287,6 +287,9 @@ pub struct TaskState {
 pub struct ContainerState {
     /// What runc remembers of it.
     pub remembered: PathBuf,
+    /// By what containerd calls runc for it; none when it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_by: Option<PathBuf>,
     /// The layers that it runs from.
     pub layers: Vec<PathBuf>,
 }

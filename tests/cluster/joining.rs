@@ -261,7 +261,7 @@ async fn what_is_up_on_a_machine_that_is_no_member_comes_down_by_a_plugin_that_i
     };
     let (done, said) = down(&cluster, &["--timeout", "2s"]);
     assert!(!done && said.contains("give its Plugin with `wharfline down --apply FILE`"), "{said}");
-    for made in ["pki", "store.redb", "down.made"] {
+    for made in ["pki", "store.redb", "down.store"] {
         assert!(!cluster.place("n0").join(made).exists(), "{made}: it is no server");
     }
     let file = cluster.place("plugin.yaml");

@@ -4,7 +4,7 @@ use wharfline::api::Snapshot;
 use wharfline::api::blocks::{Block, Line, Part, Question};
 use wharfline::csi::{Code, Plugin, PluginOptions, Rpc, UnixConnector, proto};
 
-use crate::support::node::{NODE, Rig};
+use crate::support::node::{NODE, Rig, until};
 use crate::support::scripted::{Answer, Ask, Config, requests};
 
 const MIB: i64 = 1 << 20;
@@ -59,7 +59,7 @@ impl Scene {
         let mut whole = json!({ "plugin": "scripted", "volume": "vol-1", "uid": "u", "handle": "v",
             "volumeMode": "Block" });
         whole.as_object_mut().unwrap().extend(of.as_object().unwrap().clone());
-        let status = json!({ "of": whole, "exists": "Up", "ready": true, "handle": self.handles[number],
+        let status = json!({ "of": whole, "exists": "Up", "ready": true, "handle": self.handles[number], "handlesChecked": [self.handles[number]],
             "creationTime": format!("2026-01-0{}T00:00:00Z", number + 1), "observedEpoch": 1,
             "controller": { "nodeName": NODE, "epoch": 1 } });
         Snapshot { status: serde_json::from_value(status).unwrap(), ..self.made[number].clone() }
@@ -121,6 +121,12 @@ fn part(ranges: &[(i64, i64)]) -> proto::GetMetadataAllocatedResponse {
         volume_capacity_bytes: MIB,
         block_metadata: ranges.iter().map(of).collect(),
     }
+}
+
+fn delta(ranges: &[(i64, i64)]) -> proto::GetMetadataDeltaResponse {
+    let proto::GetMetadataAllocatedResponse { block_metadata_type, volume_capacity_bytes, block_metadata } =
+        part(ranges);
+    proto::GetMetadataDeltaResponse { block_metadata_type, volume_capacity_bytes, block_metadata }
 }
 
 /// Obligation CO-META-01.
@@ -314,4 +320,140 @@ async fn a_reader_that_goes_away_ends_the_stream() {
     assert!(matches!(answer.recv().await, Some(Line::Part(_))));
     drop(answer);
     scene.rig.backend.until("the stream is over", |log| log.iter().all(|call| !call.in_flight())).await;
+}
+
+/// Obligation CO-META-06.
+/// Also between two streams of one list; when it has ended, they go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_list_is_about_is_not_deleted_however_often_its_streams_break() {
+    let scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    let (world, backend) = (&scene.rig.world, &scene.rig.backend);
+    backend.next(DELTA, Answer::stream([delta(&[(0, 4096)])]).then_fail(Code::Unavailable, "moving"));
+    backend.next(DELTA, Answer::stream([delta(&[(4096, 4096)])]).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, Some(0))).await.unwrap();
+    let Some(Line::Part(_)) = answer.recv().await else { panic!() };
+    let api: kube::Api<Snapshot> = world.namespaced();
+    for name in ["one", "two"] {
+        world.delete(&api, name).await;
+        let waits = |s: &Value| s["status"]["taking"]["message"].to_string().contains("snapshot blocks");
+        world.until(&api, name, "waits for the list", waits).await;
+        let told = scene.ask(scene.question(1, Some(0))).await.unwrap_err();
+        assert!(told.contains("is being deleted"), "{told}");
+    }
+    let Some(Line::Part(told)) = answer.recv().await else { panic!() };
+    assert_eq!(told.blocks, [Block { offset: 4096, size: 4096 }]);
+    assert_eq!(scene.asked(Rpc::DeleteSnapshot), 0);
+    gate.open();
+    while answer.recv().await.is_some() {}
+    for name in ["one", "two"] {
+        world.until(&api, name, "deleted", |s| s["status"]["exists"] == "Down").await;
+    }
+    let log = backend.calls();
+    let last = log.iter().rposition(|call| call.rpc == DELTA).unwrap();
+    let deleted = log.iter().position(|call| call.rpc == Rpc::DeleteSnapshot).unwrap();
+    assert!(last < deleted, "{last} {deleted}");
+}
+
+/// Who makes its calls next could delete it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_ends_when_the_calls_become_another_nodes() {
+    let scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&[(0, 4096)])]).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, None)).await.unwrap();
+    let Some(Line::Part(_)) = answer.recv().await else { panic!() };
+    let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
+    scene.rig.world.status(&api, "two", json!({ "askedToRelease": 1 })).await;
+    let Some(Line::Interrupted(over)) = answer.recv().await else { panic!() };
+    assert!(over.resume_at == Some(4096) && over.message.contains("no more"), "{over:?}");
+    scene.rig.world.until(&api, "two", "released", |s| s["status"]["releasedEpoch"] == 1).await;
+}
+
+/// Where it is to be asked on is behind what was told, whatever came from the driver by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_that_ends_with_nobody_reading_leaves_no_gap() {
+    let scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    let parts = [(0, 4096), (8192, 4096), (65536, 4096)].map(|range| part(&[range]));
+    scene.rig.backend.next(ALLOCATED, Answer::stream(parts).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, None)).await.unwrap();
+    until(|| !answer.is_empty(), "the first part is there to be read").await;
+    let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
+    scene.rig.world.status(&api, "two", json!({ "askedToRelease": 1 })).await;
+    scene.rig.world.until(&api, "two", "released", |s| s["status"]["releasedEpoch"] == 1).await;
+    // Nothing new is begun.
+    let told = scene.ask(scene.question(1, None)).await.unwrap_err();
+    assert!(told.contains("no node makes the calls"), "{told}");
+    let mut lines = Vec::new();
+    while let Some(line) = answer.recv().await {
+        lines.push(line);
+    }
+    let Some(Line::Interrupted(over)) = lines.last() else { panic!("{lines:?}") };
+    let end = blocks(&lines).last().map(|(offset, size)| offset + size);
+    assert_eq!((over.resume_at, end), (Some(4096), Some(4096)), "{lines:?}");
+}
+
+/// Also what it is compared with: who makes its calls next may delete it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_ends_when_the_calls_of_its_base_become_another_nodes() {
+    let scene = Scene::new(Config::everything()).await;
+    let gate = crate::support::scripted::Gate::new();
+    scene.rig.backend.next(DELTA, Answer::stream([delta(&[(0, 4096)])]).then_hang(&gate));
+    let mut answer = scene.rig.options.blocks.ask(scene.question(1, Some(0))).await.unwrap();
+    let Some(Line::Part(_)) = answer.recv().await else { panic!() };
+    let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
+    scene.rig.world.status(&api, "one", json!({ "askedToRelease": 1 })).await;
+    let Some(Line::Interrupted(over)) = answer.recv().await else { panic!() };
+    assert!(over.resume_at == Some(4096) && over.message.contains("compared with"), "{over:?}");
+    scene.rig.world.until(&api, "one", "released", |s| s["status"]["releasedEpoch"] == 1).await;
+    let told = scene.ask(scene.question(1, Some(0))).await.unwrap_err();
+    assert!(told.contains("no node makes the calls"), "{told}");
+}
+
+/// A picture that another Snapshot has, too, is listed under that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_listed_by_another_name_is_not_deleted_and_what_is_not_its_own_is_not_listed() {
+    let scene = Scene::new(Config::everything()).await;
+    let api: kube::Api<Snapshot> = scene.rig.world.namespaced();
+    let mut anothers = scene.snapshot(1, &json!({}));
+    let shared =
+        json!([{ "type": "HandleShared", "status": "True", "reason": "HandleOfAnother", "message": "one" }]);
+    anothers.status.as_mut().unwrap().conditions = serde_json::from_value(shared).unwrap();
+    let told = scene.ask(Question { snapshot: anothers, ..scene.question(1, None) }).await.unwrap_err();
+    assert!(told.contains("is not ready"), "{told}");
+
+    let gate = crate::support::scripted::Gate::new();
+    scene
+        .rig
+        .backend
+        .next(ALLOCATED, Answer::stream([part(&[(0, 4096)])]).then_fail(Code::Unavailable, "moving"));
+    scene.rig.backend.next(ALLOCATED, Answer::stream([part(&[(8192, 4096)])]).then_hang(&gate));
+    // Snapshot "one" with the handle of "two", as a person has registered it.
+    let mut question = scene.question(0, None);
+    question.snapshot.spec.source.handle.clone_from(&scene.handles[1]);
+    question.snapshot.status.as_mut().unwrap().handle.clone_from(&scene.handles[1]);
+    let mut answer = scene.rig.options.blocks.ask(question).await.unwrap();
+    assert!(matches!(answer.recv().await, Some(Line::Part(_))));
+    scene.rig.world.delete(&api, "two").await;
+    let waits = |s: &Value| s["status"]["taking"]["message"].to_string().contains("snapshot blocks");
+    scene.rig.world.until(&api, "two", "waits for the list", waits).await;
+    gate.open();
+    while answer.recv().await.is_some() {}
+    scene.rig.world.until(&api, "two", "deleted", |s| s["status"]["exists"] == "Down").await;
+}
+
+/// Of another size it is another volume.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_contradict_one_another_are_not_one_list() {
+    let scene = Scene::new(Config::everything()).await;
+    let larger =
+        proto::GetMetadataAllocatedResponse { volume_capacity_bytes: 4 * MIB, ..part(&[(8192, 4096)]) };
+    let broken = Answer::stream([part(&[(0, 4096)])]).then_fail(Code::Unavailable, "moving");
+    scene.rig.backend.next(ALLOCATED, broken);
+    scene.rig.backend.next(ALLOCATED, Answer::stream([larger]));
+    let lines = scene.ask(scene.question(1, None)).await.unwrap();
+    let Some(Line::Interrupted(over)) = lines.last() else { panic!("{lines:?}") };
+    assert!(over.resume_at.is_none() && over.message.contains("capacity changes"), "{over:?}");
+    assert_eq!(blocks(&lines), [(0, 4096)]);
 }

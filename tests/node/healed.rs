@@ -8,7 +8,7 @@ use wharfline::csi::Rpc;
 use crate::stale::{count, home, message, volumes_ready, well};
 use crate::support::fuse::{FILE, Fuse};
 use crate::support::node::{NODE_ID, Rig, Special, uid, until};
-use crate::support::scripted::{Answer, Config, Gate};
+use crate::support::scripted::{Answer, Ask, Config, Gate};
 
 /// A task that has the volume at `/data`, writes that it began, and takes its time to end.
 fn task(rig: &Rig, policy: &str) -> Value {
@@ -141,7 +141,7 @@ async fn one_who_asks_for_nothing_keeps_a_dead_stage_as_it_is() {
     let mut fuse = Fuse::mount(&home(&rig, "vol-1").await);
     let special = Special { mode: Some("MultiNodeMultiWriter"), ..Special::default() };
     rig.attach("vol-1", &[&app, &other], &special).await;
-    rig.published("app").await;
+    let own = rig.published("app").await.status.unwrap().volumes[0].path.clone();
     rig.published("other").await;
     let calls = rig.backend.order().len();
     fuse.kill();
@@ -162,12 +162,20 @@ async fn one_who_asks_for_nothing_keeps_a_dead_stage_as_it_is() {
     let uids = [uid(&app), uid(&other), uid(&new)];
     rig.world.patch(&rig.attachments, "att-1", json!({ "spec": { "allocations": uids } })).await;
     rig.world.until(&rig.allocs, "new", "waits", volumes_ready("StageDead")).await;
-    assert_eq!(rig.backend.order().len(), calls, "nothing came down");
+    // Who looked at the stage just before it died may have taken down what was to be mounted anew from it, and that alone.
+    let early = rig.backend.order().len() - calls;
+    let targets = rig.backend.calls_of(Rpc::NodeUnpublishVolume).into_iter().map(|call| match call.ask {
+        Ask::NodeUnpublishVolume(of) => of.target_path,
+        other => panic!("{other:?}"),
+    });
+    let targets: Vec<_> = targets.collect();
+    assert!(targets.len() == early && targets.iter().all(|target| *target == own), "{targets:?} {own}");
     rig.end_alloc("new").await;
     rig.end_alloc("other").await;
     let path = path(&rig).await;
     assert_eq!(std::fs::read(path.join(FILE.0)).unwrap(), FILE.1);
-    assert_eq!(rig.backend.order()[calls + 1..], ANEW);
+    let rest = &rig.backend.order()[calls + early..];
+    assert!(rest.ends_with(&ANEW[1..]) && rest.len() <= ANEW.len() + 1, "{rest:?}");
     finish(rig, Some(fuse)).await;
 }
 

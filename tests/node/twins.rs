@@ -6,7 +6,7 @@ use wharfline::api::{Allocation, VolumeAttachment};
 use wharfline::csi::{Rpc, proto};
 
 use crate::support::node::{Rig, Special, uid};
-use crate::support::scripted::{Answer, Config};
+use crate::support::scripted::{Answer, Config, Gate};
 
 fn special() -> Special {
     Special { mode: Some("SingleNodeMultiWriter"), ..Special::default() }
@@ -169,5 +169,99 @@ async fn what_does_not_fit_is_deleted_on_that_word_and_asked_for_again() {
     for name in ["vol-0", "vol-1", "vol-2"] {
         rig.end_volume(name).await;
     }
+    rig.finish().await;
+}
+
+/// What its plugin gave it may have gone with what had it before: it is asked again by name, before it is used or deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_whose_handle_has_ended_with_another_one_is_asked_for_again() {
+    for leaves in [false, true] {
+        let rig = Rig::new(Config::full()).await;
+        rig.world.speak_of_handles(false);
+        rig.ask("vol-1", &Special::default()).await;
+        let first = rig.volume_up("vol-1").await.status.unwrap().handle;
+        let ended = json!([{ "type": "HandleShared", "status": "True", "reason": "HandleEnded", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        rig.world.status(&rig.volumes, "vol-1", json!({ "conditions": ended })).await;
+        rig.world.until(&rig.volumes, "vol-1", "forgotten", |v| v["status"]["handle"].is_null()).await;
+        if leaves {
+            rig.world.delete(&rig.volumes, "vol-1").await;
+        }
+        // The host has looked at it by then, and waits until the word is taken back.
+        rig.ask("vol-0", &Special::default()).await;
+        rig.volume_up("vol-0").await;
+        assert_eq!(rig.count(Rpc::CreateVolume), 2, "once for each");
+        rig.world.status(&rig.volumes, "vol-1", json!({ "conditions": [] })).await;
+        rig.called(Rpc::CreateVolume, 3).await;
+        let again = |v: &Value| v["status"]["handle"] == first.as_str() && v["status"]["exists"] == "Up";
+        rig.world.until(&rig.volumes, "vol-1", "given once more", again).await;
+        assert_eq!(rig.count(Rpc::DeleteVolume), 0);
+        rig.world.speak_of_handles(true);
+        if leaves {
+            rig.world.until(&rig.volumes, "vol-1", "deleted", |v| v["status"]["exists"] == "Down").await;
+            rig.world.let_go(&rig.volumes, "vol-1").await;
+        } else {
+            rig.end_volume("vol-1").await;
+        }
+        rig.end_volume("vol-0").await;
+        rig.finish().await;
+    }
+}
+
+/// Kept while the plugin is at its deletion: its host says how that ended, and not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_lets_go_of_what_is_kept_when_its_deletion_has_ended() {
+    let refused = Answer::fail(wharfline::csi::Code::FailedPrecondition, "it has snapshots");
+    for (answer, exists) in [(Answer::honest(), "Down"), (refused, "Up")] {
+        let rig = Rig::new(Config::full()).await;
+        rig.ask("vol-1", &Special::default()).await;
+        rig.volume_up("vol-1").await;
+        let gate = Gate::new();
+        rig.backend.next(Rpc::DeleteVolume, answer.hang(&gate));
+        rig.world.delete(&rig.volumes, "vol-1").await;
+        rig.in_flight(Rpc::DeleteVolume, 1).await;
+        let keep = json!({ "spec": { "reclaimPolicy": "Retain" } });
+        rig.world.patch(&rig.volumes, "vol-1", keep).await;
+        rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+        // The host sees to others meanwhile.
+        rig.ask("vol-0", &Special::default()).await;
+        rig.volume_up("vol-0").await;
+        let status = rig.volumes.get("vol-1").await.unwrap().status.unwrap();
+        assert_eq!((status.released_epoch, status.exists), (0, Some(Rung::Up)));
+        gate.open();
+        let said = |v: &Value| v["status"]["releasedEpoch"] == 1 && v["status"]["exists"] == exists;
+        rig.world.until(&rig.volumes, "vol-1", "let go", said).await;
+        assert_eq!(rig.count(Rpc::DeleteVolume), 1);
+        rig.world.let_go(&rig.volumes, "vol-1").await;
+        rig.end_volume("vol-0").await;
+        if exists == "Up" {
+            rig.end_lost_volume("vol-1").await;
+        }
+        rig.finish().await;
+    }
+}
+
+/// Whoever begins anew does not know how it ended, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_began_anew_says_in_doubt_what_an_earlier_daemon_may_have_deleted() {
+    let mut rig = Rig::new(Config::full()).await;
+    rig.options.longest_call = std::time::Duration::from_millis(50);
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let gate = Gate::new();
+    rig.backend.next(Rpc::DeleteVolume, Answer::honest().hang(&gate));
+    rig.world.delete(&rig.volumes, "vol-1").await;
+    rig.in_flight(Rpc::DeleteVolume, 1).await;
+    rig.kill().await;
+    rig.world.patch(&rig.volumes, "vol-1", json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    rig.world.status(&rig.volumes, "vol-1", json!({ "askedToRelease": 1 })).await;
+    rig.start().await;
+    rig.ready().await;
+    let said = |v: &Value| v["status"]["releasedEpoch"] == 1 && v["status"]["exists"] == "Unknown";
+    rig.world.until(&rig.volumes, "vol-1", "let go in doubt", said).await;
+    assert_eq!(rig.count(Rpc::DeleteVolume), 1);
+    rig.world.let_go(&rig.volumes, "vol-1").await;
+    // It was not done.
+    rig.end_lost_volume("vol-1").await;
     rig.finish().await;
 }

@@ -1,5 +1,6 @@
 //! What must never be so, from the plugins' books, the machines and the store; never from what a process of ours believes.
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -230,8 +231,19 @@ pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
     match kind(key) {
         "volumes" if at(object, "/spec/source/create").is_some() => {
             let name = text(object, "/spec/source/create/name");
-            let there = inner.backends.get(plugin).is_some_and(|b| b.volume_named(name).is_some());
-            if there && text(object, "/spec/reclaimPolicy") != "Retain" {
+            let there = inner.backends.get(plugin).and_then(|b| b.volume_named(name));
+            let retained = text(object, "/spec/reclaimPolicy") == "Retain";
+            if retained {
+                let kept = [plugin, name, handle].map(str::to_owned);
+                inner.kept.push(kept);
+                let has = |backend: &Arc<Backend>| backend.volumes().iter().any(|id| id == handle);
+                if is_said_to_stay(inner, plugin, handle) && !inner.backends.get(plugin).is_some_and(has) {
+                    inner.violated(format!("S2: {key} was said to stay as {handle}, and is not there"));
+                }
+                return;
+            }
+            let is_left = |id: String| !of_another(object) && !has_twin(inner, plugin, &id);
+            if there.is_some_and(is_left) {
                 inner.violated(format!("S17: {key} ({handle}) is gone and the backend still has it"));
             }
         }
@@ -262,15 +274,41 @@ pub fn removed(inner: &mut Inner, key: &str, object: &Value) {
     }
 }
 
+/// Whether it is said to have been given what is another's.
+fn of_another(volume: &Value) -> bool {
+    says(&volume["status"]["conditions"], "HandleOfAnother")
+}
+
+/// Whether what has this handle is there for another one.
+fn has_twin(inner: &Inner, plugin: &str, handle: &str) -> bool {
+    let of_it = |v: &Value| text(v, "/spec/plugin") == plugin && text(v, "/status/handle") == handle;
+    all(inner, "volumes").any(|volume| of_it(volume) && !of_another(volume))
+}
+
 /// A claim that is not on its way out and is bound to this volume.
 pub fn claim_that_uses(inner: &Inner, plugin: &str, handle: &str) -> Option<String> {
-    let volume = all(inner, "volumes")
-        .find(|v| text(v, "/spec/plugin") == plugin && text(v, "/status/handle") == handle)?;
-    let name = text(volume, "/metadata/name");
-    let claim = all(inner, "volumeclaims").find(|claim| {
-        text(claim, "/status/volumeName") == name && at(claim, "/metadata/deletionTimestamp").is_none()
-    })?;
-    Some(text(claim, "/metadata/name").to_owned())
+    let of_it = |v: &&Value| text(v, "/spec/plugin") == plugin && text(v, "/status/handle") == handle;
+    let volumes = all(inner, "volumes").filter(of_it).collect::<Vec<_>>();
+    // Of several the one that is said to have it: it goes with that one.
+    let has =
+        |v: &&Value| !of_another(v) && (volumes.len() == 1 || text(v, "/status/handleChecked") == handle);
+    let named = |claim: &&Value| {
+        let name = text(claim, "/status/volumeName");
+        at(claim, "/metadata/deletionTimestamp").is_none()
+            && volumes.iter().copied().filter(has).any(|v| text(v, "/metadata/name") == name)
+    };
+    all(inner, "volumeclaims").find(named).map(|claim| text(claim, "/metadata/name").to_owned())
+}
+
+/// Whether people were told that the data of a volume stays at its backend.
+pub fn is_said_to_stay(inner: &Inner, plugin: &str, handle: &str) -> bool {
+    let words = format!("its data stays with plugin \"{plugin}\"");
+    let named = format!(" as \"{handle}\",");
+    let kept = |event: &&Value| {
+        let message = text(event, "/message");
+        text(event, "/reason") == "Kept" && message.contains(&words) && message.contains(&named)
+    };
+    all(inner, "events").find(kept).is_some()
 }
 
 /// A snapshot that may be being cut of this volume.
@@ -331,8 +369,13 @@ pub fn leftovers<'a>(inner: &'a Inner, backends: &'a Backends) -> impl Iterator<
         let waits = at(object, "/status/conditions").map(ToString::to_string).unwrap_or_default();
         format!("{key} {} {waits}", object["metadata"]["deletionTimestamp"])
     });
-    let made = backends.iter().flat_map(|(plugin, backend)| {
-        backend.left().into_iter().map(move |left| format!("plugin {plugin}: {left:?}"))
+    let made = backends.iter().flat_map(move |(plugin, backend)| {
+        let of_it = inner.kept.iter().filter(move |kept| kept[0] == *plugin);
+        let ids = of_it
+            .flat_map(|[_, name, handle]| backend.volume_named(name).into_iter().chain([handle.clone()]));
+        let kept: Vec<_> = ids.map(Leftover::Volume).collect();
+        let left = backend.left().into_iter().filter(move |left| !kept.contains(left));
+        left.map(move |left| format!("plugin {plugin}: {left:?}"))
     });
     objects.chain(made).chain(inner.nodes.values().flat_map(machine_leftovers))
 }
@@ -378,7 +421,10 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         if text(claim, "/status/phase") == "Pending" && says(&claim["status"], "WaitingForFirstConsumer") {
             continue;
         }
-        if text(claim, "/status/phase") != "Bound" {
+        // One that its plugin takes for another is never bound.
+        if text(claim, "/metadata/name").starts_with("twin-") {
+            missing.extend(twin_amiss(inner, claim));
+        } else if text(claim, "/status/phase") != "Bound" {
             missing.push(format!("claim {} {}", text(claim, "/metadata/name"), claim["status"]));
         } else if let Some(what) = not_as_asked(inner, claim) {
             missing.push(format!("claim {}: {what}: {}", text(claim, "/metadata/name"), claim["status"]));
@@ -427,6 +473,28 @@ pub fn unmet(inner: &Inner, most: usize) -> Vec<String> {
         missing.extend(lost(inner));
     }
     missing
+}
+
+/// What is amiss with a claim that its plugin takes for another: of those that are, one is bound, and the others say why not.
+fn twin_amiss(inner: &Inner, claim: &Value) -> Option<String> {
+    let name = text(claim, "/metadata/name");
+    let of = |claim: &Value| {
+        let volume = text(claim, "/status/volumeName");
+        all(inner, "volumes").find(|one| text(one, "/metadata/name") == volume)
+    };
+    let volume = of(claim);
+    let is_another = volume.is_some_and(of_another);
+    let is_bound = text(claim, "/status/phase") == "Bound";
+    let handle = |volume: Option<&Value>| volume.map(|v| text(v, "/status/handle").to_owned());
+    let other = |other: &Value| {
+        text(other, "/metadata/name").starts_with("twin-")
+            && text(other, "/metadata/name") != name
+            && text(other, "/status/phase") == "Bound"
+            && handle(of(other)) == handle(volume)
+    };
+    // That it is one of another that is gone since is said for good.
+    let other = is_bound && all(inner, "volumeclaims").any(other);
+    (is_another == is_bound || other).then(|| format!("claim {name} {}", claim["status"]))
 }
 
 /// What a bound claim asks for and its volume is not: by what the API says, and by the backend's own book.

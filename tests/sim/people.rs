@@ -11,7 +11,10 @@ use tokio::sync::Notify;
 use wharfline::api::node_agent::OUT_OF_SERVICE;
 
 use crate::network;
-use crate::universe::{Promise, Universe};
+use crate::universe::{Promise, Universe, below};
+
+/// The path of all volumes.
+const VOLUMES: &str = "/apis/wharfline.dev/v1alpha1/volumes";
 
 /// One wish.
 #[derive(Clone, Debug)]
@@ -32,6 +35,10 @@ pub enum Wish {
     DeleteVolumeOf {
         claim: String,
     },
+    /// A claim is deleted, and a moment later its volume is to be kept.
+    KeepVolumeOf {
+        claim: String,
+    },
     /// A node's boot is declared dead, or nothing of the node any more.
     Fence {
         node: String,
@@ -45,7 +52,9 @@ impl Wish {
             Self::Create { collection, object } => {
                 format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
             }
-            Self::Delete { path } | Self::Change { path, .. } => path.clone(),
+            Self::Delete { path } | Self::Change { path, .. } | Self::KeepVolumeOf { claim: path } => {
+                path.clone()
+            }
             // Beside what is asked of the claim itself.
             Self::DeleteVolumeOf { claim } => format!("{claim}-volume"),
             Self::Fence { node, .. } => format!("/api/v1/nodes/{node}"),
@@ -117,7 +126,7 @@ pub async fn host(universe: Arc<Universe>, desk: Arc<Desk>) -> turmoil::Result {
 
 /// Asks until the API has acknowledged it. Each try has a deadline: an answer may never come.
 async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &str) {
-    if matches!(wish, Wish::Delete { .. } | Wish::Change { .. }) {
+    if matches!(wish, Wish::Delete { .. } | Wish::Change { .. } | Wish::KeepVolumeOf { .. }) {
         // From the first try on it may be gone or another, whatever is answered.
         universe.look().promised.remove(key);
     }
@@ -127,7 +136,10 @@ async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &s
                 let spec = match wish {
                     Wish::Create { object, .. } => Some(&object["spec"]),
                     Wish::Change { spec, .. } => Some(spec),
-                    Wish::Delete { .. } | Wish::DeleteVolumeOf { .. } | Wish::Fence { .. } => None,
+                    Wish::Delete { .. }
+                    | Wish::DeleteVolumeOf { .. }
+                    | Wish::KeepVolumeOf { .. }
+                    | Wish::Fence { .. } => None,
                 };
                 if let Some(spec) = spec {
                     let uid = told["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
@@ -159,18 +171,22 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             Err(_) => None,
         },
         Wish::DeleteVolumeOf { claim } => {
-            let claim = match ask(client, "GET", claim, None).await {
-                Ok(claim) => claim,
-                Err(404) => return Some(Value::Null),
-                Err(_) => return None,
-            };
-            let Some(volume) = claim["status"]["volumeName"].as_str() else { return Some(Value::Null) };
-            match ask(client, "DELETE", &format!("/apis/wharfline.dev/v1alpha1/volumes/{volume}"), None).await
-            {
-                Ok(told) => Some(told),
-                Err(404) => Some(Value::Null),
-                Err(_) => None,
+            let Some(volume) = volume_of(client, claim).await? else { return Some(Value::Null) };
+            unless_gone(ask(client, "DELETE", &volume, None).await)
+        }
+        Wish::KeepVolumeOf { claim } => {
+            if let Some(volume) = volume_of(client, claim).await? {
+                unless_gone(ask(client, "DELETE", claim, None).await)?;
+                // By then its deletion is wanted, under way or over.
+                tokio::time::sleep(Duration::from_millis(below(1500))).await;
+                let kept = json!({ "spec": { "reclaimPolicy": "Retain" } });
+                unless_gone(ask(client, "PATCH", &volume, Some(&kept)).await)?;
             }
+            // What is kept stays for a person to delete.
+            for volume in kept_of(client, claim).await? {
+                unless_gone(ask(client, "DELETE", &volume, None).await)?;
+            }
+            Some(Value::Null)
         }
         Wish::Change { path, spec } => ask(client, "PATCH", path, Some(&json!({ "spec": spec }))).await.ok(),
         Wish::Fence { boot, .. } => {
@@ -179,6 +195,35 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             let patch = json!({ "spec": { "taints": boot.as_ref().map(taint) } });
             ask(client, "PATCH", &wish.path(), Some(&patch)).await.ok()
         }
+    }
+}
+
+/// The path of the volume of a claim, if it has one; nothing while nobody knows.
+async fn volume_of(client: &kube::Client, claim: &str) -> Option<Option<String>> {
+    let claim = unless_gone(ask(client, "GET", claim, None).await)?;
+    let volume = claim["status"]["volumeName"].as_str();
+    Some(volume.map(|volume| format!("{VOLUMES}/{volume}")))
+}
+
+/// The paths of the volumes that were kept of a claim; nothing while nobody knows.
+async fn kept_of(client: &kube::Client, claim: &str) -> Option<Vec<String>> {
+    let name = claim.rsplit('/').next();
+    let all = ask(client, "GET", VOLUMES, None).await.ok()?;
+    let kept = all["items"].as_array()?.iter().filter(|volume| {
+        volume["spec"]["claimRef"]["name"].as_str() == name && volume["spec"]["reclaimPolicy"] == "Retain"
+    });
+    Some(
+        kept.filter_map(|volume| Some(format!("{VOLUMES}/{}", volume["metadata"]["name"].as_str()?)))
+            .collect(),
+    )
+}
+
+/// An answer, if one came: what is gone says nothing.
+fn unless_gone(answer: Result<Value, u16>) -> Option<Value> {
+    match answer {
+        Ok(told) => Some(told),
+        Err(404) => Some(Value::Null),
+        Err(_) => None,
     }
 }
 

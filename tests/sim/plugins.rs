@@ -15,7 +15,7 @@ use wharfline::sys::process::Outcome;
 
 use crate::network::{Listening, PLUGINS};
 use crate::state::{NodeState, Served};
-use crate::support::scripted::{Ask, Backend, Config, Effects, Hands, Site, Witness, serve};
+use crate::support::scripted::{Answer, Ask, Backend, Config, Effects, Hands, Site, Witness, serve};
 use crate::universe::{Universe, below, chance};
 
 /// The storage systems, by plugin.
@@ -262,9 +262,21 @@ impl Witness for SimWitness {
         }
     }
 
+    /// What is refused at first, and made all the same, is left behind if its claim goes then; no claim does, but for these.
+    fn prompt(&self, ask: &Ask) -> Option<Answer> {
+        let Ask::CreateVolume(request) = ask else { return None };
+        request.parameters.contains_key("one").then(Answer::honest)
+    }
+
     fn performed(&self, number: usize, ask: &Ask, done: bool) {
         if ask.subject().is_none() {
             return;
+        }
+        if let Ask::DeleteVolume(request) = ask {
+            let (handle, mut inner) = (&request.volume_id, self.universe.look());
+            if done && crate::checks::is_said_to_stay(&inner, &self.plugin, handle) {
+                inner.violated(format!("S2: DeleteVolume {handle} is done, and it was said to stay"));
+            }
         }
         let end = if done { "done" } else { "refused" };
         let what = format!("{}#{number} {} {end}", self.plugin, ask.rpc());

@@ -178,6 +178,14 @@ fn pictures() -> Vec<Manifest> {
     all
 }
 
+/// Three claims without users, of which alpha takes any two for one while it has the volume of one. The second one is never used.
+fn twins() -> Vec<Manifest> {
+    let mut class = class("twins", "alpha", "Immediate");
+    class.object["spec"]["parameters"] = json!({ "one": "twin" });
+    let claims = (0..3).map(|n| claim(&format!("twin-{n}"), "twins", "SingleNodeWriter"));
+    claims.chain([class]).collect()
+}
+
 /// How many claims have users.
 const USED: usize = 15;
 
@@ -201,6 +209,7 @@ fn may_grow(manifest: &Manifest) -> bool {
 /// of claims. Where the nodes of some are chosen beforehand, they come back to the node that lost them.
 fn seventy(pinned: bool) -> Vec<Manifest> {
     let mut all = pictures();
+    all.extend(twins());
     all.extend([plugin("alpha", "Cluster"), plugin("beta", "Node"), attributes("slow"), attributes("fast")]);
     for n in 0..14 {
         let (plugin, mode) = CLASSES[n % CLASSES.len()];
@@ -422,7 +431,8 @@ impl Run {
         let fickle: Vec<_> = manifests
             .iter()
             .filter(|m| {
-                ["allocations", "snapshots"].iter().any(|of| m.collection.ends_with(of)) && chance(200)
+                let fickle = ["allocations", "snapshots"].iter().any(|of| m.collection.ends_with(of));
+                fickle && chance(200) || m.path().contains("/twin-") && chance(400)
             })
             .cloned()
             .collect();
@@ -460,16 +470,7 @@ impl Run {
             self.healed = None;
             self.faults.plan(4 + below(16), now, now + time(10));
         }
-        let mut ends: Vec<Wish> = Vec::new();
-        for manifest in shuffled(manifests) {
-            // Some delete the volume beside its claim, a while before or after; who has it, or is made of it, is waited for all the same.
-            if !calm && manifest.collection.ends_with("/volumeclaims") && chance(300) {
-                let at = usize::try_from(below(ends.len() as u64 + 1)).unwrap();
-                ends.insert(at, Wish::DeleteVolumeOf { claim: manifest.path() });
-            }
-            ends.push(manifest.delete());
-        }
-        self.wish(ends, time(10))?;
+        self.wish(ends(shuffled(manifests), calm), time(10))?;
         self.heal();
         let away_after = self.settle("everything is gone", |cluster, most| {
             if cluster.desk.open() > 0 {
@@ -482,4 +483,23 @@ impl Run {
         }
         Ok(Report { simulated: self.cluster.now(), up_after, away_after })
     }
+}
+
+/// How people have everything deleted.
+fn ends(manifests: Vec<Manifest>, calm: bool) -> Vec<Wish> {
+    let mut ends: Vec<Wish> = Vec::new();
+    for manifest in manifests {
+        let claim = !calm && manifest.collection.ends_with("/volumeclaims");
+        // Some delete the volume beside its claim, a while before or after; who has it, or is made of it, is waited for all the same.
+        if claim && chance(300) {
+            let at = usize::try_from(below(ends.len() as u64 + 1)).unwrap();
+            ends.insert(at, Wish::DeleteVolumeOf { claim: manifest.path() });
+        }
+        // Some want to keep what is in it a moment later, too late perhaps.
+        if claim && !manifest.path().contains("/twin-") && chance(250) {
+            ends.push(Wish::KeepVolumeOf { claim: manifest.path() });
+        }
+        ends.push(manifest.delete());
+    }
+    ends
 }

@@ -134,6 +134,8 @@ pub struct Inner {
     pub backends: Backends,
     /// Every object as it was stored last.
     pub objects: Objects,
+    /// Plugin, name and handle of what stays at its backend, or may, although its object is gone.
+    pub kept: Vec<[String; 3]>,
     /// What was acknowledged, by key.
     pub promised: BTreeMap<String, Promise>,
     /// Since when allocations are on their way out, by uid.
@@ -175,6 +177,7 @@ impl Universe {
             servers: Vec::new(),
             backends: Backends::new(),
             objects: Objects::default(),
+            kept: Vec::new(),
             promised: BTreeMap::new(),
             ending: BTreeMap::new(),
             commits: BTreeMap::new(),

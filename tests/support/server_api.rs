@@ -78,6 +78,7 @@ pub(crate) fn gadget() -> KindDefinition {
         selectable: &["spec.nodeName", "status.phase"],
         nodes: &[],
         finalizer: None,
+        amend: |_, _| {},
         default: |_| {},
         reserved: |_| None,
         late: |_, _| None,

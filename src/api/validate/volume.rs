@@ -88,6 +88,7 @@ pub fn volume(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let fields = ["plugin", "accessModes", "volumeMode", "fsType"];
         unchanged(&mut faults, old, new, &fields, "what a volume is cannot change; make another one");
         source_unchanged(&mut faults, &old["spec"]["source"], &spec["source"]);
+        claim_unchanged(&mut faults, old, spec);
         if is_being_asked_for(old) {
             let advice =
                 "its plugin may be at work on it, and is asked for the same again; change it afterwards";
@@ -111,6 +112,33 @@ fn source_unchanged(faults: &mut FieldErrors, old: &Value, new: &Value) {
         let message =
             "cannot change, but for spec.source.existing.capacity where none was said; make another volume";
         faults.forbidden("spec.source", message);
+    }
+}
+
+/// Who has it keeps it: a claim whose volume were another's would have lost it.
+fn claim_unchanged(faults: &mut FieldErrors, old: &Value, spec: &Value) {
+    let of = &old["spec"]["claimRef"];
+    let held = old["status"]["holders"].as_array().is_some_and(|holders| !holders.is_empty());
+    let ready = old["status"]["phase"] == "Ready";
+    let has = !text(&of["uid"]).is_empty() && (held || ready);
+    let same = ["namespace", "name", "uid"].iter().all(|field| of[field] == spec["claimRef"][field]);
+    if has && !same {
+        let (name, namespace) = (text(&of["name"]), text(&of["namespace"]));
+        let message = if !ready {
+            format!(
+                "who uses claim \"{name}\" in {namespace} has it still: this is possible once they have ended"
+            )
+        } else if spec["source"]["create"].is_null() {
+            format!(
+                "claim \"{name}\" in {namespace} has it: delete that first; if that has another volume, delete this object and register it anew"
+            )
+        } else {
+            format!(
+                "claim \"{name}\" in {namespace} has it: set reclaimPolicy Retain, then delete that; if that has another volume, delete this \
+                 object, and register what it has: wharfline volume adopt"
+            )
+        };
+        faults.forbidden("spec.claimRef", message);
     }
 }
 
@@ -213,6 +241,31 @@ mod tests {
             let expected = if frozen { vec!["spec.mountOptions"] } else { vec![] };
             assert_eq!(paths(&volume(&new, Some(&old))), expected, "{status}");
             assert!(volume(&old, Some(&old)).is_empty(), "{status}");
+        }
+    }
+
+    /// Its claim would say that it is lost, while who uses it goes on.
+    #[test]
+    fn whose_a_volume_is_stays_while_its_claim_has_it() {
+        let of = |claim: Value, phase: &str| {
+            json!({ "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "claimRef": claim,
+                "source": { "existing": { "handle": "h" } } }, "status": { "phase": phase } })
+        };
+        let claim = |name: &str, uid: &str| json!({ "namespace": "d", "name": name, "uid": uid });
+        let others = [Value::Null, claim("other", "u"), claim("c", "another"), json!({ "name": "c" })];
+        for (had, phase, stays) in [
+            (claim("c", "u"), "Ready", true),
+            (claim("c", "u"), "Released", false),
+            (claim("c", "u"), "Pending", false),
+            (json!({ "namespace": "d", "name": "c" }), "Ready", false),
+            (Value::Null, "Ready", false),
+        ] {
+            for new in &others {
+                let faults = volume(&of(new.clone(), phase), Some(&of(had.clone(), phase)));
+                let expected = if stays { vec!["spec.claimRef"] } else { vec![] };
+                assert_eq!(paths(&faults), expected, "{had} {new} {phase}");
+            }
+            assert!(volume(&of(had.clone(), phase), Some(&of(had, phase))).is_empty());
         }
     }
 
@@ -484,6 +537,34 @@ mod tests {
             let path = format!("spec.{field}");
             let expected = if stays { vec![path.as_str()] } else { vec![] };
             assert_eq!(paths(&class(&new, Some(&old))), expected, "{new}");
+        }
+    }
+
+    /// Nobody is told to have deleted what he wants to keep.
+    #[test]
+    fn what_may_be_done_where_a_volume_stays_its_claims_is_said() {
+        let claim = json!({ "namespace": "d", "name": "c", "uid": "u" });
+        let made = json!({ "create": { "name": "v", "requiredBytes": 1 } });
+        let registered = json!({ "existing": { "handle": "h" } });
+        for (source, phase, held, said) in [
+            (&registered, "Ready", true, "delete this object and register it anew"),
+            (&made, "Ready", false, "has it: set reclaimPolicy Retain, then delete that"),
+            (&made, "Released", true, "who uses claim \"c\" in d has it still"),
+            (&registered, "Pending", true, "who uses claim \"c\" in d has it still"),
+        ] {
+            let holders = if held { json!(["a"]) } else { json!([]) };
+            let mut old = json!({
+                "spec": { "plugin": "a", "accessModes": ["SingleNodeWriter"], "claimRef": claim, "source": source },
+                "status": { "phase": phase, "holders": holders },
+            });
+            let mut new = old.clone();
+            new["spec"]["claimRef"].take();
+            let faults = volume(&new, Some(&old));
+            assert_eq!(paths(&faults), ["spec.claimRef"], "{phase} {held}");
+            assert!(format!("{faults:?}").contains(&format!("{said:?}")[1..said.len()]), "{faults:?}");
+            old["status"]["holders"].take();
+            old["status"]["phase"] = json!("Released");
+            assert!(volume(&new, Some(&old)).is_empty(), "nobody has it");
         }
     }
 }

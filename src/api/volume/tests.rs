@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::meta::{HANDLE_ENDED, HANDLE_ENDING, HANDLE_OF_ANOTHER, HANDLE_SHARED};
 
 #[test]
 fn fullness_is_of_what_may_be_used() {
@@ -124,5 +125,62 @@ fn what_has_no_room_may_go_while_nothing_of_it_is_in_doubt() {
         assert_eq!(volume.has_no_room(), wanted, "{reason} {exists} {attempting}");
         let refused = exists == "Down" && !attempting;
         assert_eq!(volume.is_refused(), refused, "{reason} {exists} {attempting}");
+    }
+}
+
+/// What a volume is filled from stays for what may have to be made once more.
+#[test]
+fn a_source_stays_for_a_copy_whose_handle_may_be_another_ones() {
+    for (exists, checked, phase, because, leaving, expected) in [
+        (None, "", "Pending", "", false, true),
+        (None, "", "Pending", "", true, true),
+        (Some("Unknown"), "h", "Pending", "", false, true),
+        (Some("Unknown"), "h", "Releasing", "", true, false),
+        (Some("Unknown"), "", "Releasing", "", true, true),
+        (Some("Unknown"), "", "Releasing", HANDLE_OF_ANOTHER, true, false),
+        (Some("Up"), "", "Pending", "", false, true),
+        (Some("Up"), "", "Releasing", "", true, true),
+        (Some("Up"), "h", "Pending", "", false, false),
+        (Some("Up"), "h", "Releasing", "", true, false),
+        (Some("Up"), "", "Ready", "", false, false),
+        (Some("Up"), "h", "Releasing", HANDLE_ENDING, true, true),
+        (Some("Up"), "h", "Pending", HANDLE_ENDED, false, true),
+        (Some("Up"), "", "Pending", HANDLE_OF_ANOTHER, false, false),
+    ] {
+        let handle = if exists.is_some() { "h" } else { "" };
+        let mut conditions = Vec::new();
+        if !because.is_empty() {
+            conditions
+                .push(json!({ "type": HANDLE_SHARED, "status": "True", "reason": because, "message": "" }));
+        }
+        let deletion = leaving.then_some("2026-01-01T00:00:00Z");
+        let volume: Volume = serde_json::from_value(json!({
+            "metadata": { "name": "v", "deletionTimestamp": deletion },
+            "spec": { "plugin": "p", "accessModes": ["SingleNodeWriter"], "source": { "create": {
+                "name": "n", "requiredBytes": 1, "content": { "volume": "w", "uid": "u", "handle": "wh" },
+            } } },
+            "status": {
+                "exists": exists, "handle": handle, "handleChecked": checked, "phase": phase, "conditions": conditions,
+            },
+        }))
+        .unwrap();
+        let found = volume.unfinished().is_some();
+        assert_eq!(found, expected, "{exists:?} {checked:?} {phase} {because:?} leaving {leaving}");
+    }
+}
+
+/// Whoever may have been made all the same is told of: so it is let go of by who tells.
+#[test]
+fn what_is_taken_for_refused_does_not_go_with_its_hosts_word() {
+    for (method, code, over) in [
+        ("CreateVolume", "INTERNAL", false),
+        ("CreateVolume", "UNKNOWN", false),
+        ("CreateVolume", "RESOURCE_EXHAUSTED", true),
+        ("DeleteVolume", "INTERNAL", true),
+        ("DeleteVolume", "OK", true),
+    ] {
+        let volume = json!({ "metadata": {}, "status": { "controller": { "nodeName": "n", "epoch": 1 }, "observedEpoch": 1,
+            "exists": "Down", "calls": [{ "method": "CreateVolume", "code": "INTERNAL" }, { "method": method, "code": code }] } });
+        assert_eq!(volume_over(&volume), over, "{method} {code}");
     }
 }

@@ -367,3 +367,16 @@ fn mounts_without_a_record_are_told_with_their_node() {
     let found = findings(&Lists::default(), &all, &all);
     assert_eq!((found[0].what, &*found[0].of, &*found[0].subject), (What::Mount, "a", "/t/staging/x"));
 }
+
+/// What only one has that never uses it is nobody's.
+#[test]
+fn what_was_given_to_another_one_by_mistake_too_is_told_once_that_is_gone() {
+    let mut mistaken = volume("second", "h", "Up");
+    let told = json!([{ "type": "HandleShared", "status": "True", "reason": "HandleOfAnother" }]);
+    mistaken.status.as_mut().unwrap().conditions = serde_json::from_value(told).unwrap();
+    let [both, left] = [vec![volume("first", "h", "Up"), mistaken.clone()], vec![mistaken]]
+        .map(|volumes| known(&volumes, &[]));
+    assert_eq!(words(listed(&[("h", None)]), &both, &both), []);
+    assert_eq!(words(listed(&[("h", None)]), &left, &left), [(What::Unknown, "h".to_owned())]);
+    assert_eq!(words(listed(&[]), &left, &left), [], "nor is it missed");
+}

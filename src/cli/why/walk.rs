@@ -481,7 +481,8 @@ impl<'a> Walk<'a> {
             let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
             add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
             if branch.reason == HANDLE_SHARED {
-                branch.hint = telling::how_to_part(volume);
+                branch.hint =
+                    telling::how_to_part(volume, self.is_claimed(volume), self.is_deleted_under(volume));
             }
             if status.phase == Some(VolumePhase::Released) {
                 branch.hint = telling::how_to_use_again(volume);
@@ -516,6 +517,24 @@ impl<'a> Walk<'a> {
         branch
     }
 
+    /// Whether the claim that it is for is there.
+    fn is_claimed(&self, volume: &Volume) -> bool {
+        let Some(of) = &volume.spec.claim_ref else { return false };
+        let claim = self.claims.get(&(of.namespace.clone(), of.name.clone()));
+        claim.is_some_and(|claim| of.uid.is_empty() || claim.uid().as_deref() == Some(&of.uid))
+    }
+
+    /// A volume of its plugin and handle that is being deleted with what is in both.
+    fn is_deleted_under(&self, volume: &Volume) -> Option<&Volume> {
+        let handle = |volume: &Volume| volume.status.as_ref().map(|s| s.handle.clone()).unwrap_or_default();
+        let own = volume.spec.source.told().map_or_else(|| handle(volume), |(handle, _)| handle.to_owned());
+        let goes = |other: &&&Volume| {
+            let deleted = other.metadata.deletion_timestamp.is_some() && !other.spec.is_kept();
+            deleted && other.spec.plugin == volume.spec.plugin && handle(other) == own
+        };
+        self.volumes.values().find(goes).copied()
+    }
+
     fn volume_leaving(&self, volume: &Volume, mut branch: Branch) -> Branch {
         let status = volume.status.clone().unwrap_or_default();
         branch.state = State::Blocked;
@@ -523,7 +542,8 @@ impl<'a> Walk<'a> {
         let own = status.provisioning.as_ref().filter(|c| c.status != Truth::True);
         add_told(&mut branch, own.or_else(|| unmet(&status.conditions, "Ready")));
         if branch.reason == HANDLE_SHARED {
-            branch.hint = telling::how_to_part(volume);
+            branch.hint =
+                telling::how_to_part(volume, self.is_claimed(volume), self.is_deleted_under(volume));
         }
         self.add_calls(&mut branch, volume, &status.calls);
         branch.next = status.next_attempt_time;

@@ -369,10 +369,18 @@ fn figures_that_make_no_sense_are_left_out() {
     let entry = |unit, total, used, available| VolumeUsage { unit, total, used, available };
     let full = |total, used, available| Some(Usage { total, used: Some(used), available: Some(available) });
     let bare = |total| Some(Usage { total, used: None, available: None });
-    let cases: [(Vec<VolumeUsage>, Option<Usage>, Option<Usage>); 9] = [
+    let cases: [(Vec<VolumeUsage>, Option<Usage>, Option<Usage>); 12] = [
         (vec![], None, None),
         (vec![entry(1, 10, 4, 5), entry(2, 7, 0, 7)], full(10, 4, 5), full(7, 0, 7)),
         (vec![entry(1, 10, 10, 0)], full(10, 10, 0), None),
+        // What is kept for root is no tenth of it: it was not told what is left.
+        (vec![entry(1, 100, 90, 0)], full(100, 90, 0), None),
+        (vec![entry(1, 100, 89, 0)], Some(Usage { total: 100, used: Some(89), available: None }), None),
+        (
+            vec![entry(1, 100, 95, 0), entry(2, 100, 9, 0)],
+            full(100, 95, 0),
+            Some(Usage { total: 100, used: Some(9), available: None }),
+        ),
         // A block volume.
         (vec![entry(1, 10, 0, 0)], bare(10), None),
         (vec![entry(3, 10, 4, 5), entry(0, 10, 4, 5), entry(-1, 1, 1, 1)], None, None),

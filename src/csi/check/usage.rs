@@ -45,5 +45,8 @@ fn usage(entry: &VolumeUsage) -> Option<Usage> {
     let (total, used, available) = (figure(entry.total)?, figure(entry.used)?, figure(entry.available)?);
     // On the wire zero is the same as nothing. Nothing used and nothing left of something is not told.
     let told = used != 0 || available != 0;
-    (total > 0).then(|| Usage { total, used: told.then_some(used), available: told.then_some(available) })
+    // Nor that nothing is left of what is not nearly full: what is kept from users is less than a tenth.
+    let said = available != 0 || used.saturating_mul(10) >= total.saturating_mul(9);
+    let available = (told && said).then_some(available);
+    (total > 0).then(|| Usage { total, used: told.then_some(used), available })
 }

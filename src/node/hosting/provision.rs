@@ -17,9 +17,7 @@ use super::{
 use crate::api::attributes::Modification;
 use crate::api::claim::ClaimPhase;
 use crate::api::definitions::VOLUME_PART;
-use crate::api::meta::{
-    Call, Condition, HANDLE_SHARED, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_of_another, is_true,
-};
+use crate::api::meta::{Call, Condition, Host, Map, ReclaimPolicy, Rung, Segments, Time, is_of_another};
 use crate::api::quantity;
 use crate::api::volume::{BEGUN_ANEW, CLAIM_GOES, CreateSource, Expansion, NO_ROOM};
 use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeStatus};
@@ -146,6 +144,13 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     let mut part = said(node, volume, host).unwrap_or_else(|| HostPart::of(&status));
     if part.exists.is_some() {
         part.exists = Some(existence(node, volume, host, &part));
+        // An earlier daemon may have asked for its deletion.
+        if volume.meta().deletion_timestamp.is_some()
+            && part.exists == Some(Rung::Up)
+            && node.doubts.inherited(&uid)
+        {
+            part.exists = Some(Rung::Unknown);
+        }
     } else if volume.spec.source.create.is_some() && !attempted(node, &uid, host) {
         part.exists = Some(Rung::Down);
         part.provisioning = None;
@@ -175,7 +180,7 @@ fn seen(node: &Node, volume: &Volume, host: &Host, before: &HostPart) -> provisi
         held: !status.holders.is_empty() || is_attached(node, volume),
         copied: !(status.copies.is_empty() && status.snapshots.is_empty()),
         sole: Sole::of(
-            is_true(&status.conditions, HANDLE_SHARED),
+            &status.conditions,
             // Of one that has no handle yet: a word on what it had before would be late for what it gets.
             status.handle_checked == before.handle,
         ),
@@ -366,6 +371,11 @@ async fn carry_out(
         provision::Step::Undo | provision::Step::Delete => {
             delete(node, volume, step, (retry, lease), part).await
         }
+        provision::Step::Forget => {
+            part.exists = Some(Rung::Unknown);
+            part.handle.clear();
+            Ok(())
+        }
     }
 }
 
@@ -492,7 +502,7 @@ fn may_attribute(volume: &Volume, source: &CreateSource, plugin: &Serving) -> Re
 /// As an event says it.
 fn action(step: provision::Step) -> &'static str {
     match step {
-        provision::Step::Create => "CreateVolume",
+        provision::Step::Create | provision::Step::Forget => "CreateVolume",
         provision::Step::Validate => "ValidateVolume",
         provision::Step::Undo | provision::Step::Delete => "DeleteVolume",
     }
@@ -623,7 +633,8 @@ async fn delete(
             Ok(())
         }
         Err(failure) => {
-            if !failure.is_unsent() {
+            // Of one that was not in doubt a refusal says that it is there.
+            if !(failure.is_unsent() || failure.keeps() && part.exists == Some(Rung::Up)) {
                 part.exists = Some(Rung::Unknown);
             }
             let failure = lookup::of_volume(node, names, (&volume.name_any(), &part.handle), failure).await;

@@ -19,7 +19,7 @@ use super::{
     serving_all, settle,
 };
 use crate::api::definitions::SNAPSHOT_PART;
-use crate::api::meta::{Call, Condition, HANDLE_SHARED, Host, Rung, Time, is_true};
+use crate::api::meta::{Call, Condition, Host, Rung, Time};
 use crate::api::quantity;
 use crate::api::snapshot::{Member, SnapshotOf, SnapshotStatus, known_by};
 use crate::api::{Snapshot, VolumeStatus};
@@ -149,6 +149,8 @@ pub(super) async fn step(
     let of = status.of.as_ref()?;
     let said = said(node, uid, (host, &status));
     let mut before = said.clone().unwrap_or_else(|| HostPart::of(&status));
+    let epochs = (before.observed_epoch, status.released_epoch, host.epoch);
+    before.exists = plan::known(snapshot.meta().deletion_timestamp.is_some(), before.exists, epochs);
     // Nothing was sent of what was said: that it may be stands at the server all the same.
     let announced = before.exists == Some(Rung::Unknown) && node.doubts.is_untouched(uid, host.epoch);
     if announced {
@@ -276,6 +278,10 @@ async fn record(
 /// Says that no call about it is under way here, and that none follows under this epoch.
 async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<Duration> {
     let uid = look.snapshot.uid().unwrap_or_default();
+    // Who makes its calls next does not know of it. Its end has it looked at again.
+    if node.listed.end(&uid) {
+        return None;
+    }
     // As long as it is not ready its calls are about its volume, too.
     let of_volumes = look.of.uids().filter(|_| !before.ready).filter_map(|of| node.doubts.left(of));
     let left = of_volumes.chain(node.doubts.left(&uid)).max();
@@ -283,6 +289,14 @@ async fn let_go(node: &Arc<Node>, look: &Look<'_>, before: HostPart) -> Option<D
         return left;
     }
     let epoch = look.host.epoch;
+    let mut before = before;
+    // An earlier daemon may have asked for its deletion.
+    if look.snapshot.meta().deletion_timestamp.is_some()
+        && before.exists == Some(Rung::Up)
+        && node.doubts.inherited(&uid)
+    {
+        before.exists = Some(Rung::Unknown);
+    }
     let part =
         HostPart { observed_epoch: epoch, released_epoch: Some(epoch), next_attempt_time: None, ..before };
     let written = node.write_status(look.snapshot, &LET_GO, &part).await;
@@ -300,9 +314,10 @@ fn seen(node: &Node, look: &Look<'_>, before: &HostPart) -> Seen {
         handle_known: !before.handle.is_empty(),
         ready: before.ready,
         used: status.is_some_and(|status| !status.copies.is_empty()),
+        listed: node.listed.has(&look.of.plugin, known_by(&before.handle, &before.members)),
         grouped: !before.group_id.is_empty(),
         sole: Sole::of(
-            status.is_some_and(|status| is_true(&status.conditions, HANDLE_SHARED)),
+            status.map(|status| status.conditions.as_slice()).unwrap_or_default(),
             // Of one that has no handle yet: a word on what it had before would be late for what it gets.
             if before.handle.is_empty() {
                 status.is_none_or(|status| status.handles_checked.is_empty())
@@ -344,10 +359,10 @@ async fn write(node: &Arc<Node>, look: &Look<'_>, part: &HostPart) -> Option<Dur
 /// As an event says it.
 fn action(step: Step, group: bool) -> &'static str {
     match (step, group) {
-        (Step::Take, false) => "CreateSnapshot",
+        (Step::Take | Step::Forget, false) => "CreateSnapshot",
         (Step::Find, false) => "ListSnapshots",
         (Step::Undo | Step::Delete, false) => "DeleteSnapshot",
-        (Step::Take, true) => groups::CREATE,
+        (Step::Take | Step::Forget, true) => groups::CREATE,
         (Step::Find, true) => groups::GET,
         (Step::Undo | Step::Delete, true) => groups::DELETE,
     }
@@ -359,6 +374,10 @@ async fn carry_out(
     (step, retry): (Step, &str),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
+    if step == Step::Forget {
+        *part = HostPart { exists: Some(Rung::Unknown), ..part.taken_back() };
+        return Ok(());
+    }
     // As long as it may be being cut that is a matter of its volume, afterwards of itself.
     let about = match (part.ready || look.of.handle.is_empty(), part.handle.as_str()) {
         (true, "") => look.snapshot.spec.source.handle.clone(),
@@ -376,12 +395,12 @@ async fn carry_out(
     let secret = look.of.secret.as_ref();
     let secrets = match step {
         Step::Undo | Step::Delete => node.secrets_to_undo(&asker, secret).await,
-        Step::Take | Step::Find => node.secrets(&asker, secret).await,
+        Step::Take | Step::Find | Step::Forget => node.secrets(&asker, secret).await,
     };
     let secrets = secrets.map_err(Blocked::Wait)?;
     // Groups are rare, and do not make every step's future larger.
     let done = match (step, look.snapshot.is_group()) {
-        (Step::Take, _) => take(node, look, retry, (&plugin, secrets), part).await,
+        (Step::Take | Step::Forget, _) => take(node, look, retry, (&plugin, secrets), part).await,
         (Step::Find, false) => find(node, look, retry, (&plugin, secrets), part).await,
         (Step::Undo | Step::Delete, false) => delete(node, look, retry, (&plugin, secrets), part).await,
         (Step::Find, true) => Box::pin(groups::find(node, look, retry, (&plugin, secrets), part)).await,
@@ -603,7 +622,8 @@ async fn delete(
             Ok(())
         }
         Err(failure) => {
-            if !failure.is_unsent() {
+            // Of one that was not in doubt a refusal says that it is there.
+            if !(failure.is_unsent() || failure.keeps() && part.exists == Some(Rung::Up)) {
                 part.exists = Some(Rung::Unknown);
             }
             Err(Blocked::Call(requests::naming(failure, look.of.secret.as_ref())))

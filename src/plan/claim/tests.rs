@@ -13,6 +13,7 @@ fn volume() -> Volume {
         kept: false,
         unfillable: false,
         superseded: false,
+        anothers: false,
     }
 }
 
@@ -271,6 +272,19 @@ fn what_one_node_alone_knows_is_filled_there() {
         let step = wanted.map(|node| Step::Create { node: node.to_owned() });
         assert_eq!(next(&facts).step, step, "{source}");
     }
+}
+
+/// It was bound when nobody had said yet whose the volume is.
+#[test]
+fn a_claim_is_not_bound_to_what_is_anothers() {
+    let of_another = Volume { ready: false, anothers: true, ..volume() };
+    for phase in [ClaimPhase::Pending, ClaimPhase::Bound] {
+        let facts = Facts { phase: Some(phase), volume: Some(of_another.clone()), ..facts() };
+        assert_eq!(next(&facts).phase, ClaimPhase::Pending);
+    }
+    let doubtful = Volume { ready: false, ..volume() };
+    let facts = Facts { phase: Some(ClaimPhase::Bound), volume: Some(doubtful), ..facts() };
+    assert_eq!(next(&facts).phase, ClaimPhase::Bound);
 }
 
 /// Part of obligation CO-CTRL-05.

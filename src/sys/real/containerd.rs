@@ -278,7 +278,7 @@ impl Containerd for RealContainerd {
         present(answer("delete the container", ANSWER, containers.delete(request)).await)?;
         // Until here runc was called by it.
         if let Some(directory) = called(&container) {
-            crate::sys::remove::tree(directory.as_path()).ok();
+            stand_in::remove(&directory);
         }
         self.over(id).await
     }

@@ -348,6 +348,7 @@ impl<'a> Shim<'a> {
             unit: self.order.task.unit.as_ref().map(|unit| unit.name.clone()),
             container: self.wanted().container().map(|container| ContainerState {
                 remembered: container.remembered(),
+                called_by: self.through().then(|| stand_in::called_by(container.spec)),
                 layers: container.spec.layers.clone(),
             }),
         };

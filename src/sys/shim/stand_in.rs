@@ -3,8 +3,9 @@
 //! It is told nothing but the path that it is called by, in a directory of this one container's, beside which a link leads to
 //! the task's:
 //! ```text
+//! ROOT/ID.task             to the task's directory: made first and removed last, so that whoever is killed in between leaves
+//!                          nothing of which nobody knows whose it is
 //! ROOT/ID/wharfline-runc   first to the client's program, which is this one; then to runc itself
-//! ROOT/ID/task             to the task's directory
 //! ```
 //! They stay until containerd has forgotten the container, for it calls runc by that path until then; its removal removes
 //! them (`sys::real::containerd`), and the next start those that containerd was never told of. The volumes and the output it
@@ -28,8 +29,8 @@ use std::process::ExitCode;
 
 /// What containerd calls as runc.
 pub(crate) const LINK: &str = "wharfline-runc";
-/// Beside it, the way to the task.
-const TASK: &str = "task";
+/// What the name of the way to the task ends with, behind the container's.
+const TASK: &str = ".task";
 /// What is said when nobody wants the container any more.
 const OVER: &str = "the start of this container was given up";
 
@@ -37,31 +38,57 @@ const OVER: &str = "the start of this container was given up";
 pub(super) fn place(container: &ContainerSpec, directory: &Path) -> Result<PathBuf, String> {
     let own = container.root.join(&container.id);
     let made = || {
-        DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
-        symlink(directory, own.join(TASK))?;
+        let private = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        private(&container.root)?;
+        symlink(directory, way(&own))?;
+        private(&own)?;
         // Ourselves: the stand-in puts runc there before it does anything else.
         symlink(program(), own.join(LINK))
     };
     made().map_err(|error| format!("{}: {error}", own.display()))?;
-    Ok(own.join(LINK))
+    Ok(called_by(container))
+}
+
+/// What containerd calls as runc for a container.
+pub(crate) fn called_by(container: &ContainerSpec) -> PathBuf {
+    container.root.join(&container.id).join(LINK)
+}
+
+/// The way to the task of the container that is called by something in this directory.
+fn way(own: &Path) -> PathBuf {
+    let name = own.file_name().unwrap_or_default().to_string_lossy();
+    own.with_file_name(format!("{name}{TASK}"))
+}
+
+/// Removes the directory in which a container is called by something, and the way to its task.
+pub(crate) fn remove(own: &Path) {
+    if crate::sys::remove::tree(own).is_ok() {
+        std::fs::remove_file(way(own)).ok();
+    }
+}
+
+/// The containers that are called by something in here: where each is called, and the directory of its task.
+fn all(root: &Path) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let id = entry.file_name().to_str()?.strip_suffix(TASK)?.to_owned();
+        Some((entry.path().with_file_name(id), std::fs::read_link(entry.path()).ok()?))
+    })
 }
 
 /// The directories of the tasks whose containers are called by something in here.
 pub(crate) fn called_for_tasks(root: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    entries.filter_map(|entry| std::fs::read_link(entry.path().join(TASK)).ok()).collect()
+    all(root).map(|(_, task)| task).collect()
 }
 
 /// Removes what the containers of a task were called by, of which containerd has none any more; their names.
 pub(crate) fn clear(root: &Path, directory: &Path) -> Vec<String> {
-    let mut cleared = Vec::new();
-    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
-        if std::fs::read_link(entry.path().join(TASK)).is_ok_and(|task| task == directory) {
-            crate::sys::remove::tree(&entry.path()).ok();
-            cleared.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    cleared
+    let its = all(root).filter(|(_, task)| task == directory);
+    let cleared = its.map(|(own, _)| {
+        remove(&own);
+        own.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    });
+    cleared.collect()
 }
 
 /// Where this program is. A path of the machine, if it still leads here: a number under /proc is another's once we are gone,
@@ -118,7 +145,7 @@ fn become_runc(link: &Path, arguments: &[String]) -> String {
 
 /// The command line of runc and its environment, when all is prepared for it.
 fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<String>), String> {
-    let task = link.with_file_name(TASK);
+    let task = way(link.parent().ok_or("it is called by no path")?);
     let directory = std::fs::read_link(&task).map_err(|error| format!("{}: {error}", task.display()))?;
     let directory = directory.as_path();
     let order: Order = read(directory, SPEC)?;
@@ -136,7 +163,7 @@ fn prepared(link: &Path, arguments: &[String]) -> Result<(Vec<String>, Vec<Strin
     make_way(link, &container.runc)?;
     let (client, clones) = handed(directory, &order)?;
     stage::prepare(directory, &order.task, container, (&order.cookie, clones))?;
-    // From here on the cookie tells whose this is. Before, it is nobody's that it could outlive.
+    // From here on the cookie tells whose this is; before, how it is called (`sys::real::leftovers`).
     if !through::lives(&client) {
         return Err(OVER.to_owned());
     }
@@ -202,5 +229,59 @@ mod tests {
         ] {
             assert_eq!(called_for(OsStr::new(name)), is.then(|| PathBuf::from(name)), "{name}");
         }
+    }
+
+    /// Whose it is stands before there is anything, and until there is nothing any more.
+    #[test]
+    fn whoever_is_killed_in_between_what_is_left_is_the_tasks() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("runc");
+        let (task, other) = (directory.path().join("a.main"), directory.path().join("b.main"));
+        let container = |id: &str| ContainerSpec {
+            runc: "/usr/sbin/runc".into(),
+            root: root.clone(),
+            id: id.to_owned(),
+            layers: Vec::new(),
+            shares: Vec::new(),
+            stop_signal: libc::SIGTERM,
+            through: None,
+            document: String::new(),
+        };
+        let left = || {
+            let mut all: Vec<_> = std::fs::read_dir(&root).unwrap().map(|e| e.unwrap().file_name()).collect();
+            all.sort();
+            all
+        };
+        place(&container("x.b.main-03"), &other).unwrap();
+        // What runc remembers of one that containerd has no part in.
+        std::fs::create_dir(root.join("x.c.main-04")).unwrap();
+        let others = ["x.b.main-03", "x.b.main-03.task", "x.c.main-04"];
+        let own = root.join("x.a.main-01");
+        let stopped: [&dyn Fn(); 4] = [
+            // Nothing can be made at its place.
+            &|| {
+                std::fs::write(&own, "").unwrap();
+                place(&container("x.a.main-01"), &task).unwrap_err();
+            },
+            &|| {
+                std::fs::create_dir_all(own.join(LINK)).unwrap();
+                place(&container("x.a.main-01"), &task).unwrap_err();
+            },
+            &|| drop(place(&container("x.a.main-01"), &task).unwrap()),
+            // Its removal was broken off.
+            &|| {
+                place(&container("x.a.main-01"), &task).unwrap();
+                std::fs::remove_file(own.join(LINK)).unwrap();
+                std::fs::remove_dir(&own).unwrap();
+            },
+        ];
+        for (step, stop) in stopped.iter().enumerate() {
+            stop();
+            assert!(called_for_tasks(&root).contains(&task), "{step}");
+            assert_eq!(clear(&root, &task), ["x.a.main-01"], "{step}");
+            assert_eq!(left(), others, "{step}");
+        }
+        assert_eq!(called_for_tasks(&root), [other]);
+        assert_eq!(std::fs::read_link(called_by(&container("x.b.main-03"))).unwrap(), program());
     }
 }

@@ -25,7 +25,9 @@ async fn refused() -> Bench {
 }
 
 async fn end(bench: Bench) {
-    bench.delete("volumeclaims", "default", "c").await;
+    if !bench.seen.all("volumeclaims").is_empty() {
+        bench.delete("volumeclaims", "default", "c").await;
+    }
     bench.delete("volumeclasses", "", "disk").await;
     bench.delete("plugins", "", "disk").await;
     bench.until("nothing is left", nothing_left).await;
@@ -84,4 +86,31 @@ async fn what_its_class_says_by_now_is_asked_for_and_nothing_that_is_there_is_ma
     assert_eq!(bench.quiet().await.len(), 0);
     assert_eq!(bench.seen.only("volumes")["metadata"]["uid"], there["metadata"]["uid"]);
     end(bench).await;
+}
+
+/// Of a code that says nothing of what was made people are told where to look, and of one that does they are not.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_for_not_made_is_told_when_its_object_goes() {
+    for (code, told) in [("INTERNAL", 1), ("RESOURCE_EXHAUSTED", 0)] {
+        let bench = refused().await;
+        let name = bench.seen.only("volumes")["metadata"]["name"].as_str().unwrap().to_owned();
+        let call = json!({
+            "method": "CreateVolume", "code": code, "startTime": "2026-01-01T00:00:00Z", "durationMillis": 3, "attempt": 1,
+        });
+        bench.patch("volumes", "", &name, json!({ "status": { "calls": [call] } })).await;
+        let seen = |seen: &crate::bench::Seen| {
+            let volume = seen.get("volumes", "", &name);
+            volume["status"]["calls"][0]["code"] == code
+        };
+        bench.until("it is known", seen).await;
+        bench.delete("volumeclaims", "default", "c").await;
+        bench.until("it goes", |seen| seen.all("volumes").is_empty()).await;
+        bench.quiet().await;
+        let events = bench.seen.all("events");
+        let words = "wharfline volume audit disk";
+        let events = events.iter().filter(|e| e["reason"] == "TakenForNotMade");
+        let events: Vec<_> = events.map(|e| e["message"].as_str().unwrap()).collect();
+        assert!(events.len() == told && events.iter().all(|e| e.contains(words)), "{code}: {events:?}");
+        end(bench).await;
+    }
 }

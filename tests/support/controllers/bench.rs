@@ -147,6 +147,9 @@ pub(crate) const WRITES: &str = "writes";
 /// By how much the controllers see changes later, by the plural of the kind.
 type Delays = Arc<Mutex<BTreeMap<&'static str, Duration>>>;
 
+/// The end of a path, and what a write to it waits for.
+type Held = Arc<Mutex<Option<(String, CancellationToken)>>>;
+
 /// The whole.
 pub(crate) struct Bench {
     pub(crate) seen: Seen,
@@ -164,6 +167,8 @@ pub(crate) struct Bench {
     delays: Delays,
     /// Of what nothing new is taken, by the plural of the kind; empty for nothing.
     refused: Arc<Mutex<&'static str>>,
+    /// What writes to what ends so wait for on their way.
+    held: Held,
     /// More controllers beside the first ones.
     others: Vec<Running>,
     /// When the test began.
@@ -212,6 +217,7 @@ impl Bench {
             fuse: Arc::default(),
             delays: Arc::default(),
             refused: Arc::default(),
+            held: Arc::default(),
             others: Vec::new(),
             born: tokio::time::Instant::now(),
             in_process: true,
@@ -272,10 +278,10 @@ impl Bench {
         let inner = self.server.client(Identity::controllers());
         let shared =
             (Arc::clone(&self.writes), Arc::clone(&self.fuse), self.controllers.clone(), Arc::clone(delays));
-        let refused = Arc::clone(&self.refused);
+        let (refused, held) = (Arc::clone(&self.refused), Arc::clone(&self.held));
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let (inner, (writes, fuse, kill, delays)) = (inner.clone(), shared.clone());
-            let refused = Arc::clone(&refused);
+            let (refused, held) = (Arc::clone(&refused), Arc::clone(&held));
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.expect("the body of a request is at hand");
@@ -291,6 +297,10 @@ impl Bench {
                 let latency = delays.lock().unwrap().get(WRITES).copied().filter(|_| write.is_some());
                 if let Some(latency) = latency {
                     let _sent = tokio::time::timeout(latency, std::future::pending::<()>()).await;
+                }
+                let held = held.lock().unwrap().clone();
+                if let Some((_, let_go)) = held.filter(|(end, _)| parts.uri.path().ends_with(end)) {
+                    let_go.cancelled().await;
                 }
                 let of = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
                 let taken = parts.method != "POST" || of != *refused.lock().unwrap();
@@ -330,6 +340,13 @@ impl Bench {
     /// From now on the controllers see changes of a kind so much later.
     pub(crate) fn delay(&self, plural: &'static str, by: Duration) {
         self.delays.lock().unwrap().insert(plural, by);
+    }
+
+    /// From now on what the controllers read of what ends so, or write to it, is on its way until this is cancelled.
+    pub(crate) fn hold(&self, end: &str) -> CancellationToken {
+        let let_go = CancellationToken::new();
+        *self.held.lock().unwrap() = Some((end.to_owned(), let_go.clone()));
+        let_go
     }
 
     /// From now on the controllers are refused every new object of a kind; of none with an empty name.

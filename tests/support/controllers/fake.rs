@@ -169,6 +169,11 @@ impl Ledger {
         }
     }
 
+    /// It is asked once more for one that it may have.
+    fn again(&self, volume: &str) {
+        self.0.lock().unwrap().calls.push(format!("again {volume}"));
+    }
+
     /// It has this one, filled from another, which must be there.
     fn fill(&self, volume: &str, from: &str) {
         let book = self.0.lock().unwrap();
@@ -364,6 +369,9 @@ impl FakeNode {
             let said = json!({ "releasedEpoch": epoch, "observedEpoch": epoch });
             return push(patches, "volumes", volume, said);
         }
+        if self.forgets("volumes", volume, patches) {
+            return;
+        }
         let held = status["holders"].as_array().is_some_and(|h| !h.is_empty());
         let shared = crate::bench::condition(volume, "HandleShared")["status"] == "True"
             || status["handleChecked"] != status["handle"];
@@ -394,14 +402,7 @@ impl FakeNode {
                 Some(from) => self.ledger.fill(name, &from),
                 None => self.ledger.create(name),
             }
-            let own = match behaviour.one_volume {
-                "" => format!("h-{name}"),
-                same => same.to_owned(),
-            };
-            let handle = match (create, status["handle"].as_str()) {
-                (true, told) => told.unwrap_or(&own),
-                (false, _) => text(&spec["source"]["existing"]["handle"]),
-            };
+            let handle = called(behaviour, volume);
             let context = if create {
                 json!({ "from": self.name })
             } else {
@@ -427,6 +428,20 @@ impl FakeNode {
         }
     }
 
+    /// What has ended with another one is asked for once more, when the controllers have seen that it is about to be.
+    fn forgets(&self, plural: &str, object: &Value, patches: &mut Vec<Patch>) -> bool {
+        let ended = crate::bench::condition(object, "HandleShared")["reason"] == "HandleEnded";
+        if ended {
+            if object["status"]["handle"].as_str().is_some_and(|handle| !handle.is_empty()) {
+                self.ledger.again(text(&object["metadata"]["name"]));
+            }
+            // Only a Snapshot says in its status whether it is ready.
+            let ready = object["status"]["ready"].is_boolean().then_some(false);
+            push(patches, plural, object, json!({ "exists": "Unknown", "handle": "", "ready": ready }));
+        }
+        ended
+    }
+
     fn picture(&self, behaviour: &Behaviour, snapshot: &Value, patches: &mut Vec<Patch>) {
         let (status, name) = (&snapshot["status"], text(&snapshot["metadata"]["uid"]));
         let host = &status["controller"];
@@ -443,6 +458,9 @@ impl FakeNode {
                     json!({ "releasedEpoch": epoch, "observedEpoch": epoch }),
                 );
             }
+            return;
+        }
+        if behaviour.takes && self.forgets("snapshots", snapshot, patches) {
             return;
         }
         let of = &status["of"];
@@ -732,6 +750,17 @@ fn push(patches: &mut Vec<Patch>, plural: &str, object: &Value, said: Value) {
     if after != object["status"] {
         patches.push((path_of(&key_of(plural, object)), said));
     }
+}
+
+/// What its plugin calls a volume.
+fn called(behaviour: &Behaviour, volume: &Value) -> String {
+    let told = volume["status"]["handle"].as_str().filter(|handle| !handle.is_empty());
+    let existing = volume["spec"]["source"]["existing"]["handle"].as_str();
+    let own = match behaviour.one_volume {
+        "" => format!("h-{}", text(&volume["metadata"]["name"])),
+        same => same.to_owned(),
+    };
+    existing.or(told).map_or(own, str::to_owned)
 }
 
 /// A volume has the attributes that it was made with, until it is given others.

@@ -410,6 +410,50 @@ async fn a_node_that_renews_its_lease_is_not_fenced_by_a_taint() {
     bench.end().await;
 }
 
+/// It is heard while the word that it is off is on its way: what it may write to is not taken off.
+///
+/// Obligation CO-CTRL-50.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_heard_while_its_attachment_is_being_fenced_keeps_it() {
+    let bench = lost(true).await;
+    let attachment = bench.seen.only("volumeattachments")["metadata"]["name"].as_str().unwrap().to_owned();
+    let path = format!("/volumeattachments/{attachment}");
+    bench.delete("volumeattachments", "", &attachment).await;
+    let let_go = bench.hold(&path);
+    bench.patch("nodes", "", "a", taint("boot-1")).await;
+    let fencing = |bench: &Bench| {
+        let writes = bench.writes().into_iter();
+        writes.filter(|w| w.path.ends_with(&path) && w.body["spec"]["fenced"] == true).collect::<Vec<_>>()
+    };
+    crate::bench::pass(5).await;
+    assert_eq!(fencing(&bench).iter().map(|w| w.code).collect::<Vec<_>>(), [0], "it is on its way");
+    bench.behave("a", |b| (b.alive, b.releases) = (true, false));
+    bench.until("a is back", |seen| node_status(seen, "a") == "True").await;
+    let_go.cancel();
+    crate::bench::pass(60).await;
+    assert_eq!(fencing(&bench).iter().map(|w| w.code).collect::<Vec<_>>(), [409]);
+    assert_eq!(bench.seen.get("volumeattachments", "", &attachment)["spec"]["fenced"], false);
+    assert_eq!(bench.ledger.count("detach"), 0);
+    bench.end().await;
+}
+
+/// What its silence was judged by is from before that: a renewal that comes meanwhile is seen.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_heard_while_its_word_is_read_keeps_what_it_has() {
+    let bench = lost(true).await;
+    let let_go = bench.hold("/nodeagents/a");
+    bench.delete("nodes", "", "a").await;
+    crate::bench::pass(5).await;
+    assert!(!bench.seen.get("nodes", "", "a").is_null(), "its word is being read");
+    bench.behave("a", |b| (b.alive, b.releases) = (true, false));
+    crate::bench::pass(5).await;
+    let_go.cancel();
+    crate::bench::pass(60).await;
+    assert!(!bench.seen.get("nodes", "", "a").is_null(), "it is heard, and has an attachment");
+    assert_eq!(bench.ledger.count("detach"), 0);
+    bench.end().await;
+}
+
 /// Scenarios A67, B50.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_frees_what_it_had_once_it_is_silent() {

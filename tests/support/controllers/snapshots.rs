@@ -254,6 +254,93 @@ async fn a_snapshot_that_was_given_the_handle_of_another_one_is_not_used_and_goe
     bench.end().await;
 }
 
+/// A person has said that it is wanted, whether it is used by that or not.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_deleted_under_a_snapshot_that_was_registered_by_its_handle() {
+    let bench = halted(picturing(DISK)).await;
+    take(&bench, true);
+    bench.make("snapshots", snapshot("nightly", "data")).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+    let handle = snap(&bench.seen, "nightly")["status"]["handle"].clone();
+    let source = json!({ "handle": handle, "plugin": "disk" });
+    bench.make("snapshots", json!({ "metadata": { "name": "same" }, "spec": { "source": source } })).await;
+    bench.until("it is not taken up", |seen| why(&snap(seen, "same")) == "HandleShared").await;
+    bench.delete("snapshots", "default", "nightly").await;
+    bench.quiet().await;
+    let shared = condition(&snap(&bench.seen, "nightly"), "HandleShared");
+    assert_eq!((&shared["status"], &shared["reason"]), (&json!("True"), &json!("HandleShared")));
+    assert!(shared["message"].as_str().unwrap().contains("snapshot default/same"), "{shared}");
+    let deleted = |bench: &Bench| {
+        bench.ledger.calls().into_iter().filter(|call| call.starts_with("delete snap-")).count()
+    };
+    assert_eq!(deleted(&bench), 0);
+    bench.delete("snapshots", "default", "same").await;
+    bench.until("it is gone", |seen| snap(seen, "nightly").is_null()).await;
+    assert_eq!(deleted(&bench), 1);
+    bench.end().await;
+}
+
+/// Its host may be at the deletion that was wanted before.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_kept_while_it_is_being_deleted_waits_for_the_word_of_its_host() {
+    for (exists, reason) in [("Up", "Kept"), ("Unknown", "KeptInDoubt"), ("Down", "Deleted")] {
+        let bench = halted(picturing(DISK)).await;
+        take(&bench, true);
+        bench.make("snapshots", snapshot("nightly", "data")).await;
+        bench.until("it is ready", |seen| ready(&snap(seen, "nightly"))).await;
+        take(&bench, false);
+        bench.delete("snapshots", "default", "nightly").await;
+        crate::bench::pass(5).await;
+        let keep = json!({ "spec": { "deletionPolicy": "Retain" } });
+        bench.patch("snapshots", "default", "nightly", keep).await;
+        bench.until("asked", |seen| !snap(seen, "nightly")["status"]["askedToRelease"].is_null()).await;
+        bench.patch("snapshots", "default", "nightly", json!({ "status": { "exists": exists } })).await;
+        bench.quiet().await;
+        assert!(!snap(&bench.seen, "nightly").is_null() || exists == "Down", "{exists}");
+        for node in ["a", "b"] {
+            bench.behave(node, |b| b.lets_go = true);
+        }
+        bench.until("it goes", |seen| snap(seen, "nightly").is_null()).await;
+        let told = |seen: &Seen| seen.all("events").iter().filter(|event| event["reason"] == reason).count();
+        bench.until("it is told", |seen| told(seen) == 1).await;
+        bench.end().await;
+    }
+}
+
+/// What a plugin gives again may be what it deletes once more: it is asked again when that is over.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_a_handle_that_was_being_deleted_is_asked_for_once_more() {
+    let bench = halted(picturing(DISK)).await;
+    take(&bench, true);
+    for node in ["a", "b"] {
+        bench.behave(node, |b| b.one_handle = "s-1");
+    }
+    bench.make("snapshots", snapshot("first", "data")).await;
+    bench.until("it is ready", |seen| ready(&snap(seen, "first"))).await;
+    take(&bench, false);
+    bench.delete("snapshots", "default", "first").await;
+    bench.make("snapshots", snapshot("second", "data")).await;
+    bench.until("it has a host", |seen| snap(seen, "second")["status"]["controller"].is_object()).await;
+    let given = json!({ "status": { "exists": "Up", "handle": "s-1", "size": "1Gi", "ready": true, "observedEpoch": 1 } });
+    bench.patch("snapshots", "default", "second", given).await;
+    bench.until("it waits", |seen| why(&snap(seen, "second")) == "HandleEnding").await;
+    bench.make("volumeclaims", restore("back", "second", Some("1Gi"))).await;
+    bench.quiet().await;
+    assert!(!ready(&snap(&bench.seen, "second")));
+    bench.patch("snapshots", "default", "first", json!({ "status": { "exists": "Down" } })).await;
+    bench.until("the first one is gone", |seen| snap(seen, "first").is_null()).await;
+    crate::bench::pass(5).await;
+    assert!(!ready(&snap(&bench.seen, "second")), "what it was given may be gone");
+    assert_eq!(bench.seen.all("volumes").len(), 1, "nothing is filled from it");
+    let told = told(&bench.seen, "back")["message"].as_str().unwrap().to_owned();
+    assert!(told.contains("asked for it once more"), "{told}");
+    take(&bench, true);
+    bench.until("it is ready", |seen| ready(&snap(seen, "second"))).await;
+    assert_eq!(bench.ledger.count("again"), 1);
+    bench.until("the claim is filled", |seen| bound(seen, "back")).await;
+    bench.end().await;
+}
+
 /// Controllers with old caches beside others, and deletions in the very moment: the ledger refuses what must not be.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_pictured_or_filled_that_is_gone_whoever_decides() {

@@ -222,6 +222,7 @@ async fn of_two_volumes_that_are_given_one_handle_at_once_one_is_used() {
             all.iter().filter(|v| condition(v, "HandleShared")["reason"] == "HandleOfAnother").count()
         };
         assert_eq!((running(&bench.seen).len(), anothers(&bench.seen)), (1, 1));
+        assert_eq!(bench.ledger.count("again"), 0, "nothing of it was deleted");
         assert_eq!(bench.seen.all("volumeattachments").len(), 1);
         for name in ["one", "two"] {
             bench.delete("allocations", "default", name).await;
@@ -249,7 +250,11 @@ async fn a_handle_of_what_is_being_deleted_is_waited_for() {
     bench.behave("a", |b| b.deletes = true);
     bench.until("the first one is gone", |seen| volume(seen, &first).is_null()).await;
     bench.until("it is its own", |seen| ready(&seen.get("volumeclaims", "default", "two"))).await;
-    assert_eq!(volume(&bench.seen, &second)["status"]["handleChecked"], "lun-7");
+    // What its plugin gave it at first may be what it has deleted since.
+    assert_eq!(bench.ledger.count("again"), 1);
+    let said = |seen: &Seen| volume(seen, &second)["status"]["handleChecked"] == "lun-7";
+    bench.until("it is said", said).await;
+    assert!(condition(&volume(&bench.seen, &second), "HandleShared").is_null());
     bench.delete("volumeclaims", "default", "two").await;
     bench.until("it is gone", |seen| seen.all("volumes").is_empty()).await;
     assert_eq!(bench.ledger.count("delete"), 2);
@@ -280,5 +285,121 @@ async fn what_is_registered_in_the_moment_of_a_deletion_is_used_by_nobody_before
     bench.delete("volumeclaims", "default", "again").await;
     bench.delete("volumes", "", "again").await;
     bench.until("gone", |seen| seen.all("volumes").is_empty()).await;
+    bench.end().await;
+}
+
+/// From then on nothing is deleted under who waits: that is so, however long the other one's word is on its way.
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_is_told_once_the_other_one_knows() {
+    let bench = Bench::with(&["a"], disks()).await;
+    disk(&bench).await;
+    let made = made(&bench, "data").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "data"))).await;
+    let handle = volume(&bench.seen, &made)["status"]["handle"].as_str().unwrap().to_owned();
+    let path = format!("/volumes/{made}/status");
+    let let_go = bench.hold(&path);
+    registered(&bench, "again", &handle).await;
+    pass(10).await;
+    let asked = bench.writes().into_iter().filter(|w| w.path.ends_with(&path) && w.code == 0).count();
+    assert_eq!(asked, 1, "it is on its way");
+    assert_ne!(why(&volume(&bench.seen, "again")), "HandleShared");
+    let_go.cancel();
+    bench.until("who waits is told", |seen| why(&volume(seen, "again")) == "HandleShared").await;
+    assert_eq!(condition(&volume(&bench.seen, &made), "HandleShared")["status"], "True");
+    for name in ["again", "data"] {
+        bench.delete("volumeclaims", "default", name).await;
+    }
+    bench.delete("volumes", "", "again").await;
+    bench.until("gone", |seen| seen.all("volumes").is_empty()).await;
+    bench.end().await;
+}
+
+/// A volume that is being deleted at its backend, and is kept by now: whose deletion is under way there.
+async fn kept_late(behaviour: Behaviour) -> (Bench, String) {
+    let bench = Bench::with(&["a"], Behaviour { deletes: false, ..behaviour }).await;
+    disk(&bench).await;
+    let name = made(&bench, "data").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "data"))).await;
+    bench.delete("volumeclaims", "default", "data").await;
+    bench.until("it goes", |seen| why(&volume(seen, &name)) == "Releasing").await;
+    bench.patch("volumes", "", &name, json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    pass(20).await;
+    let left = volume(&bench.seen, &name);
+    assert_eq!(left["metadata"]["annotations"]["wharfline.dev/kept-late"], "true", "{left}");
+    assert_eq!(left["status"]["askedToRelease"], 1, "its host may be at it: {left}");
+    (bench, name)
+}
+
+fn told(seen: &Seen, reason: &str) -> usize {
+    seen.all("events").iter().filter(|event| event["reason"] == reason).count()
+}
+
+/// What was begun at the backend goes on there, whatever is wanted since: nobody says that the data stays before its host has said
+/// how that ended.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_while_it_is_being_deleted_waits_for_the_word_of_its_host() {
+    for (exists, reason) in [("Up", "Kept"), ("Unknown", "KeptInDoubt"), ("Down", "Deleted")] {
+        let (bench, name) = kept_late(disks()).await;
+        bench.patch("volumes", "", &name, json!({ "status": { "exists": exists } })).await;
+        bench.quiet().await;
+        assert!(!volume(&bench.seen, &name).is_null() || exists == "Down", "{exists}");
+        bench.behave("a", |b| b.lets_go = true);
+        bench.until("it goes", |seen| volume(seen, &name).is_null()).await;
+        bench.until("it is told", |seen| told(seen, reason) == 1).await;
+        assert_eq!(bench.ledger.count("delete"), 0);
+        bench.end().await;
+    }
+}
+
+/// Nor is it used by who registers it meanwhile: it may be gone in the next moment.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_while_it_is_being_deleted_is_used_by_nobody_else_before_its_host_has_let_go() {
+    let (bench, name) = kept_late(disks()).await;
+    let handle = volume(&bench.seen, &name)["status"]["handle"].as_str().unwrap().to_owned();
+    registered(&bench, "again", &handle).await;
+    bench.make("allocations", user("app", "again", "a")).await;
+    bench.until("it waits", |seen| why(&volume(seen, "again")) == "HandleShared").await;
+    bench.quiet().await;
+    assert_eq!(why(&volume(&bench.seen, &name)), "Keeping");
+    assert!(bench.seen.all("volumeattachments").is_empty());
+    bench.behave("a", |b| b.lets_go = true);
+    bench.until("it goes", |seen| volume(seen, &name).is_null()).await;
+    bench.until("it is used", |seen| phase(seen, "app") == "Running").await;
+    bench.delete("allocations", "default", "app").await;
+    bench.quiet().await;
+    bench.end().await;
+}
+
+/// The word of a host that is lost is not waited for longer than its calls take; nor is one asked that never had anything to delete.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_while_it_is_being_deleted_goes_in_doubt_when_its_host_is_lost() {
+    let (bench, name) = kept_late(disks()).await;
+    bench.behave("a", |b| b.alive = false);
+    pass(60).await;
+    assert!(!volume(&bench.seen, &name).is_null(), "its calls may be under way");
+    bench.until("it goes", |seen| volume(seen, &name).is_null()).await;
+    bench.until("it is told", |seen| told(seen, "KeptInDoubt") == 1).await;
+    bench.end().await;
+
+    let bench = Bench::with(&["a"], Behaviour { deletes: false, ..disks() }).await;
+    disk(&bench).await;
+    let name = made(&bench, "data").await;
+    bench.until("bound", |seen| ready(&seen.get("volumeclaims", "default", "data"))).await;
+    bench.patch("volumes", "", &name, json!({ "spec": { "reclaimPolicy": "Retain" } })).await;
+    bench.delete("volumeclaims", "default", "data").await;
+    bench.delete("volumes", "", &name).await;
+    bench.until("it goes", |seen| volume(seen, &name).is_null()).await;
+    assert_eq!(told(&bench.seen, "Kept"), 1);
+    bench.end().await;
+}
+
+/// It is wanted after all that it is deleted: its host goes on.
+#[tokio::test(start_paused = true)]
+async fn what_is_to_be_deleted_after_all_is_deleted() {
+    let (bench, name) = kept_late(disks()).await;
+    bench.patch("volumes", "", &name, json!({ "spec": { "reclaimPolicy": "Delete" } })).await;
+    bench.behave("a", |b| b.deletes = true);
+    bench.until("it is gone", |seen| volume(seen, &name).is_null()).await;
+    assert_eq!(bench.ledger.count("delete"), 1);
     bench.end().await;
 }

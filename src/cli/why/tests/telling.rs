@@ -521,9 +521,13 @@ fn a_call_that_cannot_succeed_is_not_left_to_itself() {
         ("ControllerModifyVolume", "INVALID_ARGUMENT", "name another VolumeAttributesClass"),
         ("ControllerExpandVolume", "FAILED_PRECONDITION", "end those who use it"),
         ("NodeStageVolume", "INVALID_ARGUMENT", "an allocation that is deleted and applied again"),
-        ("NodeExpandVolume", "INVALID_ARGUMENT", "mend what the message says: by its code"),
-        ("NodeUnpublishVolume", "UNIMPLEMENTED", "one that is deleted is started anew"),
+        ("NodeExpandVolume", "INVALID_ARGUMENT", "it is staged anew, and grown then"),
+        ("NodeExpandVolume", "FAILED_PRECONDITION", "mend what the message says: by its code"),
+        ("ControllerExpandVolume", "UNIMPLEMENTED", "takes the request back"),
+        ("CreateVolume", "UNIMPLEMENTED", "one that is deleted comes anew"),
+        ("NodeUnpublishVolume", "UNIMPLEMENTED", "one that is deleted comes anew"),
         ("CreateVolume", "RESOURCE_EXHAUSTED", "it is tried again by itself"),
+        ("ControllerPublishVolume", "NOT_FOUND", "delete its claim"),
         (
             "ValidateVolumeCapabilities",
             "NOT_FOUND",
@@ -561,6 +565,31 @@ fn of_two_volumes_of_one_handle_the_way_out_is_told_that_leads_out() {
     let cluster = without(with(&[("volumes/0", given)]), "attachments", 0);
     let advice = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice;
     assert!(advice.starts_with("`wharfline delete volumeclaim/data -n shop`, and make it anew"), "{advice}");
+    // Kept after its claim.
+    let cluster = without(cluster, "claims", 0);
+    let advice = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice;
+    assert!(advice.starts_with("`wharfline delete volume/vol-data`, and make it anew"), "{advice}");
+    // One that was made, and is being deleted with what is in both.
+    let mut cluster = without(
+        with(&[(
+            "volumes/0",
+            json!({ "status": { "phase": "Pending", "holders": [], "conditions": [
+        { "type": "Ready", "status": "False", "reason": "HandleShared", "message": "volume \"other\" has it, too" }] } }),
+        )]),
+        "attachments",
+        0,
+    );
+    let mut other = cluster["volumes"][0].clone();
+    json_patch::merge(
+        &mut other,
+        &json!({ "metadata": { "name": "other" }, "spec": { "source": {
+        "existing": null, "create": { "name": "v", "requiredBytes": 1 } } } }),
+    );
+    json_patch::merge(&mut other, &deleted());
+    other["status"]["handle"] = cluster["volumes"][0]["spec"]["source"]["existing"]["handle"].clone();
+    cluster["volumes"].as_array_mut().unwrap().push(other);
+    let advice = explain(&objects(&cluster), &subject("Volume/vol-data")).unwrap().root.unwrap().advice;
+    assert!(advice.starts_with("to use what is in it: `wharfline patch volume/other"), "{advice}");
     let going = told(true, true);
     assert!(going.starts_with("delete the one that the message names") && going.ends_with(retain), "{going}");
 }

@@ -3,7 +3,7 @@ use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
 use super::{MOST, Walk, add_told, unmet};
-use crate::api::meta::{HANDLE_ENDING, HANDLE_SHARED, Rung, Truth, is_of_another, is_true};
+use crate::api::meta::{HANDLE_ENDING, HANDLE_SHARED, Truth, is_of_another, shared_because};
 use crate::api::snapshot::SnapshotSource;
 use crate::api::{Snapshot, Volume, VolumeClaim};
 
@@ -43,11 +43,7 @@ impl Walk<'_> {
 
     /// The volumes that are being filled from such a source.
     fn filled(&self, from: impl Fn(&crate::api::volume::Content) -> bool) -> Vec<Branch> {
-        let copy = |copy: &&&Volume| {
-            let content = copy.spec.source.create.as_ref().and_then(|create| create.content.as_ref());
-            let made = copy.status.as_ref().is_some_and(|status| status.exists == Some(Rung::Up));
-            !made && content.is_some_and(&from)
-        };
+        let copy = |copy: &&&Volume| copy.unfinished().is_some_and(&from);
         self.volumes.values().filter(copy).take(MOST).map(|copy| self.volume(&copy.name_any(), "")).collect()
     }
 
@@ -85,7 +81,7 @@ impl Walk<'_> {
                 branch.hint = format!(
                     "`wharfline delete {subject}`, and take it anew once the driver is corrected: nothing is deleted at the backend"
                 );
-            } else if is_true(&status.conditions, HANDLE_SHARED) {
+            } else if shared_because(&status.conditions) == HANDLE_SHARED {
                 let keep = r#"'{"spec": {"deletionPolicy": "Retain"}}'"#;
                 let subject = branch.subject.words("");
                 branch.hint = format!(

@@ -154,8 +154,9 @@ pub(super) fn on_its_way(spec: &VolumeAttachmentSpec, staged: Rung) -> String {
     }
 }
 
-/// What to do about a volume in whose place another one of its handle is used, or that would take the data of another one away.
-pub(super) fn how_to_part(volume: &Volume) -> String {
+/// What to do about a volume in whose place another one of its handle is used, or that would take the data of another one away; whether
+/// its claim is there, and what is being deleted `under` it.
+pub(super) fn how_to_part(volume: &Volume, claimed: bool, under: Option<&Volume>) -> String {
     let name = volume.name_any();
     let retain = format!(
         "`wharfline patch volume/{name} --type merge -p '{{\"spec\": {{\"reclaimPolicy\": \"Retain\"}}}}'`"
@@ -166,6 +167,7 @@ pub(super) fn how_to_part(volume: &Volume) -> String {
             .spec
             .claim_ref
             .as_ref()
+            .filter(|_| claimed)
             .map(|of| format!("`wharfline delete volumeclaim/{} -n {}`", of.name, of.namespace));
         let what = of.unwrap_or_else(|| format!("`wharfline delete volume/{name}`"));
         return format!(
@@ -173,6 +175,13 @@ pub(super) fn how_to_part(volume: &Volume) -> String {
         );
     }
     match (goes, volume.spec.is_kept()) {
+        (false, true) if let Some(under) = under => {
+            let under = under.name_any();
+            format!(
+                "to use what is in it: `wharfline patch volume/{under} --type merge -p '{{\"spec\": {{\"reclaimPolicy\": \"Retain\"}}}}'`; \
+                 without this one it is deleted with volume/{under}"
+            )
+        }
         (false, true) => format!(
             "one of the two has to go: `wharfline delete volume/{name}` forgets this one, and its data stays while the other is there"
         ),

@@ -9,6 +9,9 @@ use super::super::mounts;
 use super::rules::{self, MULTI_NODE};
 use super::{Attachment, Bench, Map, Model, Refusal, Volume};
 
+/// The parameter by which volumes are told to be one: who asks for another one of them is given the handle of what there is.
+pub const ONE: &str = "one";
+
 /// A plugin without the controller service must not be asked for it.
 pub(super) fn demand_service(bench: &mut Bench<'_>) -> Result<(), Refusal> {
     let there = bench.config.has_service(Service::ControllerService);
@@ -37,7 +40,8 @@ impl Model {
         let frozen = proto::CreateVolumeRequest { secrets: Map::new(), ..request.clone() };
         if let Some(id) = self.names.get(&request.name) {
             let volume = &self.volumes[id];
-            if volume.request.as_ref() != Some(&frozen) {
+            let of_another = volume.request.as_ref().is_some_and(|other| other.name != request.name);
+            if !of_another && volume.request.as_ref() != Some(&frozen) {
                 let message = format!("{} exists, made by another request", request.name);
                 return Err(bench.violated(Code::AlreadyExists, message));
             }
@@ -56,6 +60,11 @@ impl Model {
             return Err(Refusal::new(Code::ResourceExhausted, "no space left"));
         }
         self.check_source(bench, request)?;
+        if let Some(twin) = self.twin(request) {
+            self.names.insert(request.name.clone(), twin.clone());
+            let described = describe(&twin, &self.volumes[&twin], request);
+            return Ok(proto::CreateVolumeResponse { volume: Some(described) });
+        }
         self.made += 1;
         let id = format!("backend/{:04}", self.made);
         let topology = match &request.accessibility_requirements {
@@ -73,6 +82,15 @@ impl Model {
         self.names.insert(request.name.clone(), id.clone());
         self.volumes.insert(id, volume);
         Ok(proto::CreateVolumeResponse { volume: Some(described) })
+    }
+
+    /// What there is of those that have to be one, by mistake.
+    fn twin(&self, request: &proto::CreateVolumeRequest) -> Option<String> {
+        let wanted = request.parameters.get(ONE)?;
+        let is_it = |volume: &Volume| {
+            volume.request.as_ref().is_some_and(|other| other.parameters.get(ONE) == Some(wanted))
+        };
+        self.volumes.iter().find(|(_, volume)| is_it(volume)).map(|(id, _)| id.clone())
     }
 
     /// What a volume is to be filled from has to be there, usable, and no larger than the volume.

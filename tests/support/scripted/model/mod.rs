@@ -218,7 +218,12 @@ impl Model {
         match ask {
             Ask::CreateVolume(request) => {
                 let unmade = || format!("the volume to be named {}", request.name);
-                vec![self.names.get(&request.name).cloned().unwrap_or_else(unmade)]
+                // Whoever is told by mistake that it is another's does not know.
+                let of_name =
+                    |volume: &Volume| volume.request.as_ref().is_none_or(|of_it| of_it.name == request.name);
+                let known = self.names.get(&request.name);
+                let known = known.filter(|id| self.volumes.get(*id).is_none_or(of_name));
+                vec![known.cloned().unwrap_or_else(unmade)]
             }
             Ask::CreateSnapshot(request) => {
                 let unmade = || format!("the snapshot to be named {}", request.name);
