@@ -16,6 +16,8 @@ mod bench;
 mod bound;
 #[path = "support/controllers/capacity.rs"]
 mod capacity;
+#[path = "support/controllers/closed.rs"]
+mod closed;
 #[path = "support/controllers/copies.rs"]
 mod copies;
 #[path = "support/controllers/drained.rs"]

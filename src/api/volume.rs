@@ -284,6 +284,10 @@ pub struct Expansion {
     /// (CO-CTRL-108).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<WantedSize>,
+    /// What is asked for is done only while nobody uses the volume, and may be under way: nobody is granted the volume until there is a
+    /// final answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offline: bool,
     /// The size that each node that has the volume, or gets it, shall bring it to by NodeExpandVolume; 0 = none
     /// (CO-CTRL-107).
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -325,6 +329,12 @@ impl Volume {
         let told = self.status.as_ref().and_then(|s| s.expansion.as_ref()).map_or(0, |e| e.node_bytes);
         let alone = self.spec.size.filter(|size| size.node_only).map_or(0, |size| size.required_bytes);
         told.max(alone)
+    }
+
+    /// Whether its driver may be at an expansion under which nobody may use it.
+    pub fn expands_offline(&self) -> bool {
+        let expansion = self.status.as_ref().and_then(|status| status.expansion.as_ref());
+        expansion.is_some_and(|expansion| expansion.offline && expansion.asked.is_some())
     }
 
     /// Whether it was refused, was to be made, and surely is not there: nothing of it is in doubt that could stay behind or come

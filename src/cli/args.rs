@@ -96,6 +96,31 @@ pub enum SnapshotCommand {
     Blocks(Blocks),
     /// Make a Snapshot of one that a backend has: it is kept there, whatever becomes of the object
     Adopt(AdoptSnapshot),
+    /// Make a Snapshot of a claim while what writes to it holds still: it goes on as soon as the snapshot is cut
+    Take(TakeSnapshot),
+}
+
+/// `snapshot take`.
+#[derive(Debug, Clone, Args)]
+pub struct TakeSnapshot {
+    /// The Snapshot's name
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The claim, in the same namespace
+    #[arg(long, value_name = "CLAIM")]
+    pub claim: String,
+    /// The class with the parameters and the Secret for it; that of the claim when it is not given
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// A command for the shell of this machine that has what writes hold still, such as `fsfreeze -f PATH`
+    #[arg(long, value_name = "COMMAND", requires = "thaw")]
+    pub freeze: Option<String>,
+    /// The one that has it go on: run as soon as the snapshot is cut, and however else this ends
+    #[arg(long, value_name = "COMMAND", requires = "freeze")]
+    pub thaw: Option<String>,
+    /// How long each command may take, and the cut: what is not cut by then is deleted
+    #[arg(long, default_value = "30s", value_parser = duration, value_name = "TIME")]
+    pub timeout: Duration,
 }
 
 /// `snapshot adopt`.

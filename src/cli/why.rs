@@ -173,14 +173,22 @@ pub struct Branch {
     pub next: Option<Time>,
     /// What a person can do, where its kind and reason do not say it.
     pub hint: String,
+    /// What its driver says is wrong with it, though it holds nobody up; mostly empty.
+    pub unwell: String,
     /// What it waits for, the nearest cause first.
     pub because: Vec<Branch>,
 }
 
 impl Branch {
     fn new(subject: Subject, state: State, text: impl Into<String>) -> Self {
-        let (reason, text, hint) = (String::new(), text.into(), String::new());
-        Self { subject, state, reason, text, call: None, next: None, hint, because: Vec::new() }
+        let (reason, text, hint, unwell) = (String::new(), text.into(), String::new(), String::new());
+        Self { subject, state, reason, text, call: None, next: None, hint, unwell, because: Vec::new() }
+    }
+
+    /// What a driver says is wrong with it or with what it needs.
+    pub fn told_unwell(&self) -> Option<&str> {
+        let own = Some(self.unwell.as_str()).filter(|told| !told.is_empty());
+        own.or_else(|| self.because.iter().find_map(Self::told_unwell))
     }
 
     /// Whether it or anything below it holds others up.

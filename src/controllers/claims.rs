@@ -60,7 +60,7 @@ pub(crate) async fn reconcile(object: Arc<VolumeClaim>, context: Arc<Context>) -
         (Some(Step::Adopt), Some(volume), _) => {
             // On this very state, and nothing else of it: what a person left empty is not to be taken for a change.
             let metadata = json!({ "resourceVersion": volume.metadata.resource_version });
-            let spec = json!({ "claimRef": reference(&object) });
+            let spec = json!({ "claimRef": reference(&*object) });
             context.merge(&**volume, json!({ "metadata": metadata, "spec": spec })).await?;
             return Ok(None);
         }
@@ -239,8 +239,8 @@ pub(crate) fn usable(world: &World, claim: &VolumeClaim, volume: &Volume) -> boo
     ready && (bound() || plan::next(&gather(world, claim, (Some(volume), None), None)).ready.is_ok())
 }
 
-pub(super) fn reference(claim: &VolumeClaim) -> ObjectRef {
-    ObjectRef { namespace: claim.namespace().unwrap_or_default(), name: claim.name_any(), uid: uid(claim) }
+pub(super) fn reference<K: ResourceExt>(object: &K) -> ObjectRef {
+    ObjectRef { namespace: object.namespace().unwrap_or_default(), name: object.name_any(), uid: uid(object) }
 }
 
 /// The class that a claim names, or the default one; of several the newest, as Kubernetes has it. An ephemeral one has none.

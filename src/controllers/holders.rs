@@ -417,6 +417,7 @@ fn gather(
         claim: claim_name.clone(),
         mode,
         open: ready && claim.is_some_and(|c| !deleting(c)),
+        expanding: volume.expands_offline() && !planted!("granted-while-expanded"),
         holders: status.holders.into_iter().map(known).collect(),
         attachments: attachments.iter().map(|a| seen(a)).collect(),
         wanting,
@@ -503,7 +504,11 @@ pub(super) fn obstacle(context: &Context, allocation: &Allocation, node: &str) -
         .map(|(claim, v)| (v, held(v, allocation, claim, node)))
         .partition(|(_, held)| held.is_some());
     let held = held.into_iter().find_map(|(_, held)| held);
-    let fault = || free.iter().find_map(|(v, _)| new_attachment(context, v, node, false).err());
+    let fault = || {
+        let expanding = |v: &Volume| Reason::VolumeExpanding { volume: v.name_any() };
+        let expanded = free.iter().find(|(v, _)| v.expands_offline()).map(|(v, _)| expanding(v));
+        expanded.or_else(|| free.iter().find_map(|(v, _)| new_attachment(context, v, node, false).err()))
+    };
     holders::obstacle((said, told), held, fault)
 }
 

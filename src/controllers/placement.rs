@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::allocations::{evicted, node_off, serves};
 use super::cache::{Name, name_of};
@@ -12,20 +12,24 @@ use super::claims::{
 };
 use super::context::Context;
 use super::drive::Outcome;
-use super::facts::{Instances, deleting, draining, lacks, uid, with_condition};
+use super::facts::{Instances, deleting, draining, lacks, node_ready, uid, with_condition};
 use super::holders::held;
 use super::plugins::room;
-use super::world::World;
+use super::world::{World, closing};
+use super::write::Failure;
 use super::{sources, templates};
-use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost, Task};
-use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Truth, VolumeMode};
+use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost, Task, TaskState};
+use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Rung, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
-use crate::api::{Allocation, AllocationStatus, Volume, VolumeClaim, VolumeClass};
+use crate::api::{Allocation, AllocationStatus, Volume, VolumeAttachment, VolumeClaim, VolumeClass};
 use crate::plan::Reason;
 use crate::plan::claim::{self, Origin};
 use crate::plan::place::{self, Awaited, Claim, Node, NodePlugin, Place, Placed, Wish};
 use crate::plan::registry::Service;
+
+/// Said of an allocation that loses an attachment under its tasks.
+const ATTACHMENT_CLOSED: &str = "AttachmentClosed";
 
 /// What to do with an allocation.
 enum Decision {
@@ -39,6 +43,8 @@ enum Decision {
     Bind(String),
     /// Tell it to leave its node.
     Evict,
+    /// The same, if this attachment that it uses really goes.
+    EvictIfClosed(Arc<VolumeAttachment>),
     /// Nothing can be done now.
     Wait(Reason),
 }
@@ -63,7 +69,7 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
             let sentence = format!(
                 "there is no room for its volume on node \"{from}\"; it is made on \"{node}\" instead"
             );
-            context.tell::<VolumeClaim>(&reference(&claim), NO_ROOM, &sentence).await;
+            context.tell::<VolumeClaim>(&reference(&*claim), NO_ROOM, &sentence).await;
             let mut claim = (*claim).clone();
             claim.status.get_or_insert_default().selected_node = node;
             context.replace_status(&claim).await?;
@@ -71,6 +77,19 @@ pub(crate) async fn reconcile(object: Arc<Allocation>, context: Arc<Context>) ->
         }
         Decision::Bind(node) => bound(&context, &object, &status, node),
         Decision::Evict => AllocationStatus { evicted: true, ..status.clone() },
+        Decision::EvictIfClosed(attachment) => {
+            if !is_closed(&context, &attachment).await? {
+                // The cache is behind, and what it shows next brings us back.
+                return Ok(None);
+            }
+            let sentence = format!(
+                "the attachment of volume \"{}\" to node \"{}\" is being taken away under it, so it is stopped there and \
+                begins anew",
+                attachment.spec.volume, attachment.spec.node_name
+            );
+            context.tell::<Allocation>(&reference(&*object), ATTACHMENT_CLOSED, &sentence).await;
+            AllocationStatus { evicted: true, ..status.clone() }
+        }
         Decision::Wait(reason) => {
             // A claim that is not there mostly comes with it.
             let unclaimed = matches!(&reason, Reason::NotFound { kind, .. } if *kind == "VolumeClaim");
@@ -127,6 +146,9 @@ fn decide(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         match place::placed(placed(context, object, status)) {
             Place::Keep => return Decision::Leave,
             Place::Evict => return Decision::Evict,
+            Place::EvictIfClosed => {
+                return closed(context, object, status).map_or(Decision::Leave, Decision::EvictIfClosed);
+            }
             Place::Anew => {}
         }
     }
@@ -161,9 +183,48 @@ fn placed(context: &Context, object: &Allocation, status: &AllocationStatus) -> 
         unfit: object.spec.node_name.is_empty()
             && unfit(context, object, status)
             && fits_elsewhere(context, object, node),
+        closed: closed(context, object, status).is_some(),
         evicted: status.evicted,
         ended: evicted(status),
     }
+}
+
+/// An attachment that is being taken away under a task that uses it and shall run on, such as after a fence by mistake, or where a
+/// person deletes it. What no task uses its node lets go of by itself.
+fn closed(
+    context: &Context,
+    object: &Allocation,
+    status: &AllocationStatus,
+) -> Option<Arc<VolumeAttachment>> {
+    let node = &status.node_name;
+    let attachments = context.world.attachments.by(&closing(&uid(object)));
+    if attachments.is_empty() || object.spec.stop || planted!("closed-is-kept") {
+        return None;
+    }
+    context.world.nodes.named(node).filter(|node| node_ready(node))?;
+    let is_under_a_task = |a: &Arc<VolumeAttachment>| {
+        let mut names = object.spec.volumes.iter().filter(|v| v.claim_name == a.spec.claim.name);
+        a.spec.node_name == *node && names.any(|v| is_used(object, status, &v.name))
+    };
+    attachments.into_iter().find(is_under_a_task)
+}
+
+/// Whether a task that mounts a volume runs, by its node's word.
+fn is_used(object: &Allocation, status: &AllocationStatus, volume: &str) -> bool {
+    let published = status.volumes.iter().any(|v| v.name == volume && v.published != Rung::Down);
+    let mounts = |task: &&Task| task.volume_mounts.iter().any(|mount| mount.name == volume);
+    let runs = |task: &Task| {
+        let seen = status.tasks.iter().find(|seen| seen.name == task.name);
+        seen.is_some_and(|seen| matches!(seen.state, TaskState::Running | TaskState::Lost))
+    };
+    published && object.spec.tasks.iter().filter(mounts).any(runs)
+}
+
+/// Asks the server itself whether an attachment that is seen to be going is.
+async fn is_closed(context: &Context, seen: &VolumeAttachment) -> Result<bool, Failure> {
+    let path = VolumeAttachment::url_path(&(), None);
+    let found: Option<VolumeAttachment> = context.read(&path, &seen.name_any()).await?;
+    Ok(found.is_some_and(|found| uid(&found) == uid(seen) && deleting(&found)))
 }
 
 /// Whether it waits on its node, where nothing of it runs yet, for what is not to be had there.
@@ -309,7 +370,9 @@ fn place(
     let claims: Vec<_> = wanted.iter().map(|w| w.facts.clone()).collect();
     let mut nodes = nodes(context);
     // A node that is off may not have renewed its condition yet.
-    nodes.retain(|n| n.name != status.node_name || evicted(status));
+    for node in nodes.iter_mut().filter(|n| n.name == status.node_name && !evicted(status)) {
+        node.ready = false;
+    }
     let node = place::choose(&wish, &nodes, &claims)?;
     if let Some(one) = wanted.iter().find(|w| w.unselected) {
         return Ok(Decision::Select(Arc::clone(&one.claim), node));

@@ -263,7 +263,9 @@ impl Wakes for Volume {
             if let Some(claim) = &volume.spec.claim_ref {
                 let claim = name_in(claim);
                 queues.placement.add_all(world.allocations.names(&format!("claim:{}/{}", claim.0, claim.1)));
-                if differs(old, new, |v| v.status.as_ref().map(|status| status.holders.clone())) {
+                let given =
+                    |v: &Self| (v.status.as_ref().map(|status| status.holders.clone()), v.expands_offline());
+                if differs(old, new, given) {
                     // Who waits is told for whom.
                     queues
                         .allocations
@@ -381,6 +383,11 @@ impl Wakes for VolumeAttachment {
         if differs(old, new, |a| (a.spec.expand_bytes != 0).then(|| (expanded(a), up(a), refusal(a)))) {
             let claims = [old, new].into_iter().flatten().map(|a| name_in(&a.spec.claim));
             context.queues.claims.add_all(claims);
+        }
+        if let Some(going) = new.filter(|a| deleting(*a) && !old.is_some_and(deleting)) {
+            // Who uses it may have to leave.
+            let claim = format!("claim:{}/{}", going.spec.claim.namespace, going.spec.claim.name);
+            context.queues.placement.add_all(context.world.allocations.names(&claim));
         }
         for attachment in [old, new].into_iter().flatten() {
             let spec = &attachment.spec;

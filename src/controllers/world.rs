@@ -179,13 +179,23 @@ impl Kind for SnapshotSchedule {}
 
 impl Kind for VolumeAttachment {
     fn index(&self) -> Vec<String> {
-        vec![
+        let mut words = vec![
             format!("volume:{}", self.spec.volume),
             format!("node:{}", self.spec.node_name),
             format!("node:{}/{}", self.spec.node_name, self.spec.plugin),
             format!("plugin:{}", self.spec.plugin),
-        ]
+        ];
+        // What was fenced its node takes from them by itself.
+        if self.metadata.deletion_timestamp.is_some() && !self.spec.fenced {
+            words.extend(self.spec.allocations.iter().map(|user| closing(user)));
+        }
+        words
     }
+}
+
+/// The word of the attachments that are being taken away, and let in the allocation of this uid.
+pub(super) fn closing(user: &str) -> String {
+    format!("closing:{user}")
 }
 
 impl Kind for Allocation {

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 use super::advice::{self, Advice};
 use super::check::Fault;
+use super::confided::Told;
 use super::hiding::hidden;
 use super::rpc::Rpc;
 use super::witness;
@@ -76,14 +77,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What tonic returned for a call. `secrets` are the values to keep out of the message.
-    pub(crate) fn from_status(rpc: Rpc, status: &Status, secrets: &[String]) -> Self {
+    /// What tonic returned for a call. What its plugin was `told` in confidence is kept out of the message.
+    pub(crate) fn from_status(rpc: Rpc, status: &Status, told: &Told) -> Self {
         match witness::peer_code(status.metadata()) {
             // The note counts, not tonic's code: tonic replaces it when it cannot read the message.
             Some(code) if code != Code::Ok => Self {
                 rpc,
                 code,
-                message: clean(status.message(), secrets),
+                message: clean(&told.hidden(status.message()), &[]),
                 class: class_of(rpc, code),
                 origin: Origin::Peer,
                 secrets: false,
@@ -91,7 +92,7 @@ impl Failure {
             },
             Some(_) | None => {
                 let (code, message) = local_meaning(status);
-                Self::local(rpc, code, &clean(&message, secrets))
+                Self::local(rpc, code, &clean(&told.hidden(&message), &[]))
             }
         }
     }
@@ -403,6 +404,7 @@ pub(crate) fn clean(text: &str, secrets: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::confided::Confided;
     use super::*;
 
     #[test]
@@ -446,7 +448,8 @@ mod tests {
     fn a_status_that_nobody_witnessed_is_never_final() {
         for number in 1..=16 {
             let status = Status::new(Code::from_i32(number), "x");
-            let failure = Failure::from_status(Rpc::NodeStageVolume, &status, &[]);
+            let failure =
+                Failure::from_status(Rpc::NodeStageVolume, &status, &Confided::default().tell(None));
             assert_eq!((failure.class, failure.origin), (Class::Uncertain, Origin::Local), "{number}");
             assert_eq!(failure.remedy(), Remedy::Repeat, "{number}");
             assert!(!failure.is_not_found() && !failure.is_unimplemented(), "{number}");

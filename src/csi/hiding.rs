@@ -31,8 +31,16 @@ const MIN_NAMED: usize = 8;
 /// What a word in the name of a secret begins with.
 const SECRET_WORDS: [&str; 5] = ["pass", "pwd", "secret", "token", "cred"];
 
-/// Words in the name of what may be one.
+/// What is within one, such as `PGPASSWORD` or `accesstoken`.
+const WITHIN_WORDS: [&str; 4] = ["passw", "secret", "token", "credential"];
+
+/// Words in the name of what may be one, and how such words end, as `apikey` does.
 const MAYBE_WORDS: [&str; 7] = ["key", "keyring", "auth", "authorization", "pw", "psk", "pin"];
+const MAYBE_ENDS: [&str; 2] = ["key", "keyring"];
+
+/// How the parts of a list are named that has names and values.
+const NAMES: [&str; 4] = ["name", "key", "k", "id"];
+const VALUES: [&str; 5] = ["value", "val", "v", "content", "data"];
 
 /// What has such a name, and is none.
 const NO_SECRETS: [&str; 12] =
@@ -70,6 +78,9 @@ fn add(secret: &str, (named, nested): (Named, usize), texts: &mut Vec<String>) {
         add_values(named, &json, nested - 1, texts);
         return;
     }
+    if nested > 0 {
+        add_decoded(secret, (named, nested - 1), texts);
+    }
     for line in secret.lines() {
         texts.extend(Some(line.trim().to_owned()).filter(|text| text.len() >= named.least()));
         if let Some(json) = list(line).filter(|_| nested > 0) {
@@ -79,6 +90,7 @@ fn add(secret: &str, (named, nested): (Named, usize), texts: &mut Vec<String>) {
         add_named(line, texts);
         line.split([';', '&', ',', '?', '#']).for_each(|part| add_named(part, texts));
         line.split_whitespace().filter(|part| part.contains('=')).for_each(|part| add_named(part, texts));
+        add_last(line, texts);
         add_passwords(line, texts);
     }
 }
@@ -116,10 +128,16 @@ impl Named {
         }
         let maybe = |word: &String| {
             let word = word.trim_end_matches(|c: char| c.is_ascii_digit());
+            let one = word.strip_suffix('s').unwrap_or(word);
             MAYBE_WORDS.contains(&word)
-                || word.strip_suffix('s').is_some_and(|one| MAYBE_WORDS.contains(&one))
+                || MAYBE_WORDS.contains(&one)
+                || MAYBE_ENDS.iter().any(|end| one.ends_with(end))
         };
-        if words.iter().any(|word| SECRET_WORDS.iter().any(|begin| word.starts_with(begin))) {
+        let is_secret = |word: &String| {
+            SECRET_WORDS.iter().any(|begin| word.starts_with(begin))
+                || WITHIN_WORDS.iter().any(|part| word.contains(part))
+        };
+        if words.iter().any(is_secret) {
             Self::Secret
         } else if words.iter().any(maybe) {
             Self::Maybe
@@ -159,6 +177,41 @@ fn add_named(text: &str, texts: &mut Vec<String>) {
     }
 }
 
+/// What base64 stands for: drivers read it before they use it.
+fn add_decoded(text: &str, (named, nested): (Named, usize), texts: &mut Vec<String>) {
+    let code: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let code = code.trim_end_matches('=');
+    if code.len() < MIN_NAMED || is_words(code) {
+        return;
+    }
+    let read = STANDARD_NO_PAD.decode(code).or_else(|_| URL_SAFE_NO_PAD.decode(code));
+    let Ok(bytes) = read else { return };
+    match String::from_utf8(bytes) {
+        Ok(plain) if !plain.chars().any(|c| c.is_control() && !c.is_whitespace()) => {
+            add(&plain, (named, nested), texts);
+        }
+        // What has no letters is written in numbers.
+        Ok(plain) => add_bytes(plain.as_bytes(), texts),
+        Err(other) => add_bytes(other.as_bytes(), texts),
+    }
+}
+
+/// Bytes as they are written down.
+fn add_bytes(bytes: &[u8], texts: &mut Vec<String>) {
+    if bytes.len() >= LEAST_CUT {
+        texts.extend(numbers(bytes));
+    }
+}
+
+/// The last part of a line whose parts have no names, as in `host:port:database:user:PASSWORD`.
+fn add_last(line: &str, texts: &mut Vec<String>) {
+    let mut parts = line.trim().rsplit(':');
+    let (last, before) = (parts.next().unwrap_or_default().trim(), parts.count());
+    if before > 1 && last.len() >= MIN_NAMED && !is_words(last) {
+        texts.push(last.to_owned());
+    }
+}
+
 /// The passwords in addresses, as in `scheme://user:PASSWORD@host`, and what they are where they are written for one.
 fn add_passwords(text: &str, texts: &mut Vec<String>) {
     for (at, scheme) in text.match_indices("://") {
@@ -167,9 +220,12 @@ fn add_passwords(text: &str, texts: &mut Vec<String>) {
         for ends in [&['/', ' ', '?'][..], &['/', ' ', '?', '"', '\'']] {
             let rest = rest.split(ends).next().unwrap_or_default();
             let user = rest.rsplit_once('@').map(|(user, _)| user).unwrap_or_default();
-            if let Some((_, password)) = user.split_once(':') {
-                texts.push(password.to_owned());
-                texts.push(percent_decode_str(password).decode_utf8_lossy().into_owned());
+            // A token may stand for both of them, or for the user alone.
+            let (name, password) = user.split_once(':').unwrap_or((user, ""));
+            let token = Some(name).filter(|name| name.len() >= LEAST_CUT && !is_words(name));
+            for text in token.into_iter().chain(Some(password).filter(|password| !password.is_empty())) {
+                texts.push(text.to_owned());
+                texts.push(percent_decode_str(text).decode_utf8_lossy().into_owned());
             }
         }
     }
@@ -185,6 +241,14 @@ fn add_values(named: Named, of: &serde_json::Value, nested: usize, texts: &mut V
         }
         serde_json::Value::Array(all) => all.iter().for_each(|one| add_values(named, one, nested, texts)),
         serde_json::Value::Object(all) => {
+            let part = |names: &[&str]| {
+                let is_it = |name: &String| names.contains(&name.to_ascii_lowercase().as_str());
+                all.iter().find(|(name, _)| is_it(name)).map(|(_, one)| one)
+            };
+            let called = part(&NAMES).and_then(serde_json::Value::as_str).map(Named::of);
+            if let (Some(named), Some(value)) = (called, part(&VALUES)) {
+                add_values(named, value, nested, texts);
+            }
             all.iter().for_each(|(name, one)| add_values(Named::of(name), one, nested, texts));
         }
         serde_json::Value::Null | serde_json::Value::Bool(_) => {}
@@ -422,15 +486,28 @@ impl Forms {
 
 /// A secret in small letters, and as the numbers of its bytes.
 fn numbered(secret: &str) -> Vec<String> {
-    let digits: Vec<String> = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     // What is not ASCII may be escaped byte by byte.
     let bytes: String = secret.bytes().map(char::from).collect();
-    // As Go and Rust show what they have as bytes.
-    let numbers = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>();
     let mut all = vec![secret.to_ascii_lowercase(), bytes.to_ascii_lowercase()];
-    all.extend(["", ":", " ", "-"].map(|between| digits.join(between)));
-    all.extend([numbers.join(" "), numbers.join(", ")]);
+    all.extend(numbers(secret.as_bytes()));
     all
+}
+
+/// Bytes as Go, Rust, Python and C show them, in small letters.
+fn numbers(bytes: &[u8]) -> Vec<String> {
+    type Write = fn(&u8) -> String;
+    const DIGITS: Write = |byte| format!("{byte:02x}");
+    const DECIMAL: Write = ToString::to_string;
+    const LONG: Write = |byte| format!("0x{byte:02x}");
+    const SHORT: Write = |byte| format!("0x{byte:x}");
+    let ways: [(Write, &[&str]); 4] = [
+        (DIGITS, &["", ":", " ", "-", ", ", ","]),
+        (DECIMAL, &[" ", ", ", ","]),
+        (LONG, &[", ", ","]),
+        (SHORT, &[", "]),
+    ];
+    let all = |write: Write, between: &str| bytes.iter().map(write).collect::<Vec<_>>().join(between);
+    ways.iter().flat_map(|(write, between)| between.iter().map(|between| all(*write, between))).collect()
 }
 
 /// What base64 has of a secret however it was written down before.

@@ -7,6 +7,7 @@ mod advice;
 mod calls;
 pub mod capabilities;
 pub mod check;
+mod confided;
 pub mod connector;
 pub mod failure;
 pub mod gates;
@@ -26,6 +27,7 @@ pub use capabilities::{
     ControllerCapabilities, GroupControllerCapabilities, NodeCapabilities, PluginCapabilities,
 };
 pub use check::Fault;
+pub use confided::Confided;
 pub use connector::{Connection, Connector, SocketPathError, UnixConnector};
 pub use failure::{Class, Failure, Origin, Remedy, code_name};
 pub use gates::{Alpha, Capabilities, Closed, may};

@@ -3,6 +3,7 @@
 //! A call about a volume first waits for its turn, then runs under its deadline, which goes to the plugin as
 //! `grpc-timeout` and is kept here too. Its result is OK, or a [`Failure`] of one class; its end is reported to the
 //! observer. Never retries, and never reads a code: that is [`failure`]'s.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +18,10 @@ use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
+use super::confided::{Confided, Told};
 use super::connector::Connector;
 use super::failure::Failure;
 use super::gates::Alpha;
-use super::hiding;
 use super::line::{Counts, Line};
 use super::observer::{InFlight, Observer};
 use super::owed::{About, Asked, Owed};
@@ -106,6 +107,8 @@ pub struct PluginOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// Whom its calls take turns with: another process of the same driver may know the same volumes.
     pub turns: Turns,
+    /// What is kept out of its answers: another process of the same driver may know the same secrets.
+    pub confided: Confided,
     /// Whether what the contract calls alpha is sent.
     pub alpha: Alpha,
 }
@@ -116,6 +119,7 @@ impl Default for PluginOptions {
             connect_timeout: Duration::from_secs(5),
             observer: None,
             turns: Turns::default(),
+            confided: Confided::default(),
             alpha: Alpha::Off,
         }
     }
@@ -140,8 +144,9 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     counts: Counts,
     vouched: watch::Sender<Option<u64>>,
+    confided: Confided,
     /// It was ever sent a secret.
-    confided: AtomicBool,
+    was_confided: AtomicBool,
 }
 
 impl Plugin {
@@ -164,7 +169,8 @@ impl Plugin {
                 observer: options.observer,
                 counts,
                 vouched: watch::Sender::new(None),
-                confided: AtomicBool::new(false),
+                confided: options.confided,
+                was_confided: AtomicBool::new(false),
             }),
         }
     }
@@ -215,7 +221,7 @@ impl Plugin {
 
     /// Whether it was ever sent a secret: what its process prints may hold it.
     pub fn was_confided(&self) -> bool {
-        self.shared.confided.load(Ordering::Relaxed)
+        self.shared.was_confided.load(Ordering::Relaxed)
     }
 
     /// How many calls about volumes are under way.
@@ -278,6 +284,11 @@ impl Plugin {
         if terms.alpha == Alpha::On { Alpha::On } else { self.shared.alpha }
     }
 
+    /// What is kept out of the answer to a request with these secrets.
+    pub(crate) fn tell(&self, secrets: Option<&BTreeMap<String, String>>) -> Told {
+        self.shared.confided.tell(secrets)
+    }
+
     /// A connection of its own, whose end says nothing of the others: for what is read for long, or not fast enough.
     pub(crate) fn line_apart(&self) -> Line {
         Line::new(Arc::clone(&self.shared.connector), self.shared.connect_timeout, Counts::default())
@@ -318,7 +329,7 @@ impl Plugin {
             asked_of.iter_mut().for_each(Asked::not_sent);
         }
         if request.secrets().is_some_and(|secrets| !secrets.is_empty()) {
-            self.shared.confided.store(true, Ordering::Relaxed);
+            self.shared.was_confided.store(true, Ordering::Relaxed);
         }
         let call = InFlight::new(self.shared.observer.clone(), Q::RPC, subject, terms.attempt, asked);
         Ok(Admitted { call, asked_of, asked, _turns: turns })
@@ -348,8 +359,10 @@ impl Plugin {
             Manner::Alone | Manner::Beside => terms.deadline,
         };
         effect!("{}", Q::RPC.name());
-        let result = exchange(line, request, deadline).await.and_then(|reply| {
-            check(&reply)?;
+        let told = self.tell(request.secrets());
+        let result = exchange(line, request, &told, deadline).await.and_then(|mut reply| {
+            check(&reply).map_err(|failure| told.of_answer(failure))?;
+            told.kept_out(&mut reply);
             Ok(reply)
         });
         effect!("{}: answered", Q::RPC.name());
@@ -386,9 +399,13 @@ impl fmt::Debug for Plugin {
 }
 
 /// Sends one request and waits for what comes of it.
-async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Result<Q::Reply, Failure> {
+async fn exchange<Q: Unary>(
+    line: &Line,
+    request: Q,
+    told: &Told,
+    deadline: Duration,
+) -> Result<Q::Reply, Failure> {
     let carried = request.secrets().is_some_and(|secrets| !secrets.is_empty());
-    let secrets = request.secrets().map(|secrets| hiding::searched(secrets.values())).unwrap_or_default();
     let mut request = Request::new(request);
     request.set_timeout(deadline);
     // We never compress; a plugin may all the same.
@@ -402,7 +419,7 @@ async fn exchange<Q: Unary>(line: &Line, request: Q, deadline: Duration) -> Resu
     };
     match tokio::time::timeout(deadline, answer).await {
         Err(_) => Err(Failure::deadline(Q::RPC, deadline)),
-        Ok(Err(status)) => Err(Failure::from_status(Q::RPC, &status, &secrets).of_request(carried)),
+        Ok(Err(status)) => Err(Failure::from_status(Q::RPC, &status, told).of_request(carried)),
         Ok(Ok(reply)) if witness::peer_code(reply.metadata()) == Some(Code::Ok) => Ok(reply.into_inner()),
         Ok(Ok(_)) => Err(Failure::unconfirmed(Q::RPC)),
     }

@@ -20,8 +20,8 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use super::check::{Blocks, Sequence, blocks::Part};
+use super::confided::Told;
 use super::failure::Failure;
-use super::hiding;
 use super::line::Line;
 use super::plugin::{Admitted, Plugin, Terms};
 use super::rpc::{Rpc, Streamed};
@@ -69,7 +69,7 @@ enum State {
 struct Open {
     next: Box<dyn Parts>,
     _line: Line,
-    secrets: Vec<String>,
+    told: Told,
     carried: bool,
     until: Instant,
     deadline: Duration,
@@ -126,7 +126,7 @@ impl BlockStream {
         let failure = match tokio::time::timeout(left.min(self.silence), open.next.next()).await {
             Ok(Ok(Some(part))) => match self.sequence.take(part) {
                 Ok(blocks) => return Ok(Some(blocks)),
-                Err(fault) => Failure::unusable(self.rpc, &fault),
+                Err(fault) => open.told.of_answer(Failure::unusable(self.rpc, &fault)),
             },
             Ok(Ok(None)) => {
                 effect!("{}: answered", self.rpc.name());
@@ -135,7 +135,7 @@ impl BlockStream {
                 return Ok(None);
             }
             Ok(Err(Ending::Status(status))) => {
-                Failure::from_status(self.rpc, &status, &open.secrets).of_request(open.carried)
+                Failure::from_status(self.rpc, &status, &open.told).of_request(open.carried)
             }
             Ok(Err(Ending::Unconfirmed)) => Failure::unconfirmed(self.rpc),
             Err(_) if left <= self.silence => Failure::deadline(self.rpc, open.deadline),
@@ -171,17 +171,17 @@ impl Plugin {
         let mut admitted = self.admit(&request, &terms).await.map_err(interrupted)?;
         let line = self.line_apart();
         let carried = request.secrets().is_some_and(|secrets| !secrets.is_empty());
-        let secrets = request.secrets().map(|secrets| hiding::searched(secrets.values())).unwrap_or_default();
+        let told = self.tell(request.secrets());
         effect!("{}", Q::RPC.name());
         let deadline = terms.deadline;
         let until = Instant::now() + deadline;
         let opening = tokio::time::timeout(silence.min(deadline), begin(&line, request, deadline));
         let failure = match opening.await {
             Ok(Ok(next)) => {
-                let open = Open { next, _line: line, secrets, carried, until, deadline, admitted };
+                let open = Open { next, _line: line, told, carried, until, deadline, admitted };
                 return Ok(BlockStream { rpc: Q::RPC, silence, sequence, state: State::Open(open) });
             }
-            Ok(Err(status)) => Failure::from_status(Q::RPC, &status, &secrets).of_request(carried),
+            Ok(Err(status)) => Failure::from_status(Q::RPC, &status, &told).of_request(carried),
             Err(_) if deadline <= silence => Failure::deadline(Q::RPC, deadline),
             Err(_) => Failure::silent(Q::RPC, silence),
         };

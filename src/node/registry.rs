@@ -133,9 +133,18 @@ impl Instance {
     }
 }
 
-/// The registry: the instances, and the turns of each plugin. Clones share it.
+/// The registry: the instances, and what those of each plugin share. Clones share it.
 #[derive(Debug, Default, Clone)]
-pub struct Registry(Arc<Mutex<BTreeMap<InstanceKey, Instance>>>, Arc<Mutex<BTreeMap<String, csi::Turns>>>);
+pub struct Registry(Arc<Mutex<BTreeMap<InstanceKey, Instance>>>, Arc<Mutex<BTreeMap<String, Shared>>>);
+
+/// What all instances of a plugin here have in common.
+#[derive(Debug, Clone, Default)]
+pub struct Shared {
+    /// Whom its calls take turns with.
+    pub turns: csi::Turns,
+    /// What was sent to it in confidence.
+    pub confided: csi::Confided,
+}
 
 impl Registry {
     /// Adds an instance, or replaces one whose socket, role or view changed. The same again changes nothing.
@@ -320,12 +329,12 @@ impl Registry {
         Some(instance.clone())
     }
 
-    /// Whom the calls of a plugin take turns with: all instances of it here.
-    pub fn turns(&self, plugin: &str) -> csi::Turns {
-        let mut turns = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What the instances of a plugin here have in common.
+    pub fn shared(&self, plugin: &str) -> Shared {
+        let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         // An instance that is gone may have a call under way still. When that is over, too, nothing is kept of its plugin.
-        turns.retain(|name, turns| name == plugin || turns.is_shared());
-        turns.entry(plugin.to_owned()).or_default().clone()
+        all.retain(|name, shared| name == plugin || shared.turns.is_shared());
+        all.entry(plugin.to_owned()).or_default().clone()
     }
 
     /// Its key.
@@ -428,16 +437,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_turns_of_a_plugin_are_kept_while_anybody_can_call_it() {
+    async fn what_the_instances_of_a_plugin_share_is_kept_while_anybody_can_call_it() {
         let registry = Registry::default();
         let kept = |registry: &Registry| registry.1.lock().unwrap().keys().cloned().collect::<Vec<_>>();
-        let called = registry.turns("called");
+        let called = registry.shared("called");
         for n in 0..20 {
-            drop(registry.turns(&format!("p{n}")));
+            drop(registry.shared(&format!("p{n}")));
         }
         assert_eq!(kept(&registry), ["called", "p19"]);
         drop(called);
-        drop(registry.turns("p19"));
+        drop(registry.shared("p19"));
         assert_eq!(kept(&registry), ["p19"]);
     }
 

@@ -44,6 +44,8 @@ pub struct Facts {
     pub mode: AccessMode,
     /// Whether new users may be granted: it is ready and stays, and so does its claim.
     pub open: bool,
+    /// Whether its driver may be at an expansion under which nobody may use it.
+    pub expanding: bool,
     /// Its holders, each with what is known of its allocation.
     pub holders: Vec<(Holder, User)>,
     /// Its attachments.
@@ -254,6 +256,9 @@ fn step_of(facts: &Facts, (holder, user): &(Holder, User)) -> HolderStep {
 fn may_have(facts: &Facts, holders: &[Holder], wanted: &Holder) -> Result<(), Reason> {
     if !facts.open {
         return Err(Reason::VolumeNotReady { claim: facts.claim.clone(), message: String::new() });
+    }
+    if facts.expanding {
+        return Err(Reason::VolumeExpanding { volume: facts.volume.clone() });
     }
     let one_writes = facts.mode == AccessMode::MultiNodeSingleWriter;
     // What was made for a writer lets its node write, whoever is let in by it.

@@ -155,6 +155,8 @@ pub struct Placed {
     pub deprived: bool,
     /// Nothing of it has begun, its node [`lacks`] a runtime of its tasks and another one would take it; nobody pinned it.
     pub unfit: bool,
+    /// A task of it uses a volume whose attachment is being taken away, by what is seen of that, though it shall run on.
+    pub closed: bool,
     /// It was told to leave.
     pub evicted: bool,
     /// Its node said, after it was told to leave, that nothing of it is left.
@@ -190,6 +192,8 @@ pub enum Place {
     Keep,
     /// It is told to leave.
     Evict,
+    /// It is told to leave once the server itself says that the attachment goes: no old cache may stop a task.
+    EvictIfClosed,
     /// It is placed anew.
     Anew,
 }
@@ -204,6 +208,8 @@ pub fn placed(seen: Placed) -> Place {
         | Placed { evicted: false, refused: true, .. }
         | Placed { evicted: false, deprived: true, .. }
         | Placed { evicted: false, unfit: true, .. } => Place::Evict,
+        // What is closed is not opened again, and does not go while the task runs: both would stay for ever.
+        Placed { evicted: false, closed: true, .. } => Place::EvictIfClosed,
         Placed { .. } => Place::Keep,
     }
 }
@@ -539,7 +545,7 @@ mod tests {
 
     #[test]
     fn who_has_to_leave_is_placed_anew_only_once_nothing_of_it_is_left() {
-        for bits in 0..=u8::MAX {
+        for bits in 0..1_u16 << 9 {
             let bit = |n: u8| bits >> n & 1 == 1;
             let seen = Placed {
                 plugin: bit(0),
@@ -550,14 +556,16 @@ mod tests {
                 refused: bit(5),
                 deprived: bit(6),
                 unfit: bit(7),
+                closed: bit(8),
             };
             let leaves = seen.draining || seen.refused || seen.deprived || seen.unfit;
             match placed(seen) {
                 Place::Anew => assert!(seen.lost || seen.evicted && seen.ended, "{seen:?}"),
                 Place::Evict => assert!(leaves && !seen.evicted, "{seen:?}"),
+                Place::EvictIfClosed => assert!(seen.closed && !leaves && !seen.evicted, "{seen:?}"),
                 Place::Keep => {
                     assert!(
-                        seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !leaves),
+                        seen.plugin || !seen.lost && (seen.evicted && !seen.ended || !leaves && !seen.closed),
                         "{seen:?}"
                     );
                 }

@@ -45,6 +45,11 @@ pub enum Reason {
     },
     /// A late-bound claim waits for its first consumer.
     WaitingForFirstConsumer,
+    /// Its driver may be at an expansion of the volume that it makes only while nobody uses it.
+    VolumeExpanding {
+        /// The volume.
+        volume: String,
+    },
     /// The claim's volume is not ready.
     VolumeNotReady {
         /// The claim.
@@ -294,6 +299,7 @@ impl Reason {
             Self::NoLifecycleMode { .. } => "NoLifecycleMode",
             Self::NoPlaceAllowed { .. } => "NoPlaceAllowed",
             Self::WaitingForFirstConsumer => "WaitingForFirstConsumer",
+            Self::VolumeExpanding { .. } => "VolumeExpanding",
             Self::VolumeNotReady { .. } => "VolumeNotReady",
             Self::NotAttached => "NotAttached",
             Self::HeldElsewhere { .. } => "HeldElsewhere",
@@ -371,6 +377,11 @@ impl std::fmt::Display for Reason {
                  \"{plugin}\" is there, but {there}"
             ),
             Self::WaitingForFirstConsumer => write!(f, "waits for the first allocation that uses it"),
+            Self::VolumeExpanding { volume } => write!(
+                f,
+                "volume \"{volume}\" is being expanded, which its driver does only while nobody uses it; it is given to nobody \
+                 before the driver has answered"
+            ),
             Self::VolumeNotReady { claim, message } if message.is_empty() => {
                 write!(f, "waits for the volume of claim \"{claim}\"")
             }

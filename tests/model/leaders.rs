@@ -132,6 +132,7 @@ fn ask(protocol: &Protocol, view: View, node_ready: bool) -> Vec<Action> {
         claim: "c".to_owned(),
         mode: protocol.mode,
         open: true,
+        expanding: false,
         holders: held.map(|(u, n)| (of(u, n, view.held[u][n]), user(u, n))).collect(),
         attachments: BOTH.into_iter().filter_map(attachment).collect(),
         wanting: ALL.into_iter().filter_map(|u| Some(of(u, view.wants[u]?, 0))).collect(),

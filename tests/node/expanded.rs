@@ -280,6 +280,74 @@ async fn what_grows_while_nobody_uses_it_waits_for_that_and_is_ready_for_its_nex
     end(rig).await;
 }
 
+/// It stands at the server before the call that users are kept out, and goes with a final answer alone: one that was given up may be
+/// under way still.
+///
+/// Obligation CO-CTRL-106.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_grows_while_nobody_uses_it_keeps_users_out_until_it_is_answered_for_good() {
+    for refused in [false, true] {
+        let mut config = growing();
+        config.expansion = vec![2];
+        let mut rig = Rig::new(config).await;
+        rig.deadline(EXPAND, "1s").await;
+        rig.ask("vol-1", &Special::default()).await;
+        rig.volume_up("vol-1").await;
+        let gate = Gate::new();
+        rig.backend.next(EXPAND, Answer::honest().hang(&gate));
+        rig.backend.always(EXPAND, Answer::fail(Code::Unavailable, "not now"));
+        want(&rig, 2 * MIB).await;
+        rig.in_flight(EXPAND, 1).await;
+        let keeps_out = |v: &Value| v["status"]["expansion"]["offline"] == true;
+        let volume = serde_json::to_value(rig.volumes.get("vol-1").await.unwrap()).unwrap();
+        assert!(keeps_out(&volume), "{volume}");
+        // Given up, and refused for a reason that says nothing of the first one.
+        rig.called(EXPAND, 2).await;
+        assert!(keeps_out(&told(&rig, "ControllerExpandVolumeUncertain").await));
+        rig.stop().await;
+        rig.start().await;
+        rig.ready().await;
+        rig.called(EXPAND, 3).await;
+        assert!(keeps_out(&serde_json::to_value(rig.volumes.get("vol-1").await.unwrap()).unwrap()));
+        if refused {
+            rig.backend.instead(EXPAND, Answer::fail(Code::OutOfRange, "too large"));
+        } else {
+            rig.backend.honest(EXPAND);
+        }
+        rig.world.until(&rig.volumes, "vol-1", "users may come", |v| !keeps_out(v)).await;
+        let size = serde_json::to_value(rig.volumes.get("vol-1").await.unwrap()).unwrap();
+        assert_eq!(size["status"]["expansion"]["asked"], Value::Null, "{size}");
+        gate.open();
+        rig.end_volume("vol-1").await;
+        rig.finish().await;
+    }
+}
+
+/// Who was granted the volume while the word that keeps users out was on its way has it first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_granted_a_volume_before_users_are_kept_out_has_it_first() {
+    const STATUS: &str = "/apis/wharfline.dev/v1alpha1/volumes/vol-1/status";
+    let mut config = growing();
+    config.expansion = vec![2];
+    let rig = Rig::new(config).await;
+    rig.ask("vol-1", &Special::default()).await;
+    rig.volume_up("vol-1").await;
+    let gate = Gate::new();
+    let before = rig.link.patches(STATUS);
+    rig.link.hold(STATUS, &gate);
+    want(&rig, 2 * MIB).await;
+    until(|| rig.link.patches(STATUS) > before, "it is on its way").await;
+    hold(&rig, true).await;
+    gate.open();
+    let volume = told(&rig, "InUse").await;
+    assert_eq!(volume["status"]["expansion"]["offline"], Value::Null, "{volume}");
+    assert_eq!(rig.count(EXPAND), 0);
+    hold(&rig, false).await;
+    has(&rig, 2 * MIB).await;
+    rig.end_volume("vol-1").await;
+    rig.finish().await;
+}
+
 /// Obligation CO-CTRL-111: a plugin that does not say so beforehand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plugin_that_cannot_while_a_volume_is_used_is_asked_when_that_is_over() {

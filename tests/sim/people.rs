@@ -16,6 +16,9 @@ use crate::universe::{Promise, Universe, below};
 /// The path of all volumes.
 const VOLUMES: &str = "/apis/wharfline.dev/v1alpha1/volumes";
 
+/// The path of all attachments.
+const ATTACHMENTS: &str = "/apis/wharfline.dev/v1alpha1/volumeattachments";
+
 /// One wish.
 #[derive(Clone, Debug)]
 pub enum Wish {
@@ -39,6 +42,10 @@ pub enum Wish {
     KeepVolumeOf {
         claim: String,
     },
+    /// The attachments of a claim are deleted by hand, whoever uses them.
+    TakeAway {
+        claim: String,
+    },
     /// A node's boot is declared dead, or nothing of the node any more.
     Fence {
         node: String,
@@ -57,6 +64,7 @@ impl Wish {
             }
             // Beside what is asked of the claim itself.
             Self::DeleteVolumeOf { claim } => format!("{claim}-volume"),
+            Self::TakeAway { claim } => format!("{claim}-attachments"),
             Self::Fence { node, .. } => format!("/api/v1/nodes/{node}"),
         }
     }
@@ -139,6 +147,7 @@ async fn fulfil(client: &kube::Client, universe: &Universe, wish: &Wish, key: &s
                     Wish::Delete { .. }
                     | Wish::DeleteVolumeOf { .. }
                     | Wish::KeepVolumeOf { .. }
+                    | Wish::TakeAway { .. }
                     | Wish::Fence { .. } => None,
                 };
                 if let Some(spec) = spec {
@@ -188,6 +197,12 @@ async fn attempt(client: &kube::Client, wish: &Wish) -> Option<Value> {
             }
             Some(Value::Null)
         }
+        Wish::TakeAway { claim } => {
+            for attachment in attachments_of(client, claim).await? {
+                unless_gone(ask(client, "DELETE", &attachment, None).await)?;
+            }
+            Some(Value::Null)
+        }
         Wish::Change { path, spec } => ask(client, "PATCH", path, Some(&json!({ "spec": spec }))).await.ok(),
         Wish::Fence { boot, .. } => {
             let taint =
@@ -216,6 +231,14 @@ async fn kept_of(client: &kube::Client, claim: &str) -> Option<Vec<String>> {
         kept.filter_map(|volume| Some(format!("{VOLUMES}/{}", volume["metadata"]["name"].as_str()?)))
             .collect(),
     )
+}
+
+/// The paths of the attachments of a claim; nothing while nobody knows.
+async fn attachments_of(client: &kube::Client, claim: &str) -> Option<Vec<String>> {
+    let name = claim.rsplit('/').next();
+    let all = ask(client, "GET", ATTACHMENTS, None).await.ok()?;
+    let of_it = all["items"].as_array()?.iter().filter(|a| a["spec"]["claim"]["name"].as_str() == name);
+    Some(of_it.filter_map(|a| Some(format!("{ATTACHMENTS}/{}", a["metadata"]["name"].as_str()?))).collect())
 }
 
 /// An answer, if one came: what is gone says nothing.

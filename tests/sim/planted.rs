@@ -49,6 +49,7 @@ const FAULTS: &[Fault] = &[
     fault("grant-uncompared", "S1", HELD, By::Rivals(300)),
     fault("granted-beside-others", "S1", HELD, By::Seeds(100)),
     fault("taken-is-kept", "S1", &["S1: "], By::Seeds(200)).last(78),
+    fault("closed-is-kept", "L1", &["L1: "], By::Seeds(200)).last(78),
     fault("second-writable", "S1", HELD, By::Seeds(300)).last(10),
     fault("deleted-in-use", "S2", &["S2: ", "is in use on"], By::Seeds(100)),
     fault("claim-unasked", "S2", &["S2: DeleteVolume"], By::Seeds(100)),

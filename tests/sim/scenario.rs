@@ -440,7 +440,11 @@ impl Run {
             manifests.iter().filter(|m| self.changes && m.collection.ends_with("/plugins")).collect();
         let change = |word| plugins.iter().map(move |plugin| plugin.change(word));
         let grown = manifests.iter().filter(|m| may_grow(m) && chance(300)).map(Manifest::grow);
-        self.wish(fickle.iter().map(Manifest::delete).chain(change("1")).chain(grown).collect(), time(2))?;
+        let taken =
+            manifests.iter().filter(|m| !calm && m.collection.ends_with("/volumeclaims") && chance(60));
+        let taken = taken.map(|m| Wish::TakeAway { claim: m.path() });
+        let asked = fickle.iter().map(Manifest::delete).chain(change("1")).chain(grown).chain(taken);
+        self.wish(asked.collect(), time(2))?;
         self.wish(fickle.iter().map(Manifest::create).chain(change("2")).collect(), time(4))?;
         if away {
             self.until(LEAVES + AWAY)?;

@@ -2,12 +2,17 @@
 use std::time::Duration;
 
 use serde_json::json;
-use wharfline::csi::{Plugin, PluginOptions, UnixConnector};
+use wharfline::csi::{Plugin, PluginOptions, Rpc, UnixConnector};
 
 use crate::rig::Rig;
-use crate::scripted::{Backend, Config, Scripted, Site, requests};
+use crate::scripted::{Answer, Backend, Config, Gate, Scripted, Site, requests};
 
 const MIB: i64 = 1 << 20;
+
+fn object(kind: &str, name: &str, spec: &serde_json::Value) -> String {
+    json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
+        .to_string()
+}
 
 /// Part of obligation CO-META-01.
 #[test]
@@ -32,17 +37,13 @@ fn the_blocks_of_a_snapshot_are_printed_and_it_is_said_when_they_cannot_be() {
 
     let mut rig = Rig::new();
     rig.up();
-    let object = |kind: &str, name: &str, spec: serde_json::Value| {
-        json!({ "apiVersion": "wharfline.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
-            .to_string()
-    };
     let external = json!({ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
         "runtime": { "external": { "socket": driver.socket() } } });
-    rig.apply(&object("Plugin", "disk", json!({ "instances": [external], "alpha": true })));
+    rig.apply(&object("Plugin", "disk", &json!({ "instances": [external], "alpha": true })));
     rig.wait_ready("plugin/disk");
     for (name, handle) in ["one", "two"].into_iter().zip(&handles) {
         let source = json!({ "handle": handle, "plugin": "disk" });
-        rig.apply(&object("Snapshot", name, json!({ "source": source })));
+        rig.apply(&object("Snapshot", name, &json!({ "source": source })));
         rig.wait_ready(&format!("snapshot/{name}"));
     }
     let tried = |args: &[&str]| {
@@ -79,6 +80,89 @@ fn the_blocks_of_a_snapshot_are_printed_and_it_is_said_when_they_cannot_be() {
     rig.run(&["delete", "plugin", "disk"]);
     rig.terminate();
     assert!(!socket.exists(), "a daemon that ends takes its socket away");
+    rig.run(&["down"]);
+    rig.assert_nothing_left();
+    backend.assert_lawful();
+}
+
+/// A driver that has not cut it in time, and one that is not ready when it has; a person who ends the command meanwhile.
+///
+/// Obligation CO-CTRL-87.
+#[test]
+fn what_writes_goes_on_when_a_snapshot_is_cut_and_however_that_ends() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let backend = Backend::new(Config::everything());
+    let directory = tempfile::Builder::new().prefix("driver").tempdir_in("/var/tmp").unwrap();
+    let driver = Scripted::start(&backend, Site::new("i-a"), directory.path().join("csi.sock"));
+    let mut rig = Rig::new();
+    rig.up();
+    let external = json!({ "name": "all", "role": "Monolith", "placement": { "everyNode": {} },
+        "runtime": { "external": { "socket": driver.socket() } } });
+    rig.apply(&object("Plugin", "disk", &json!({ "instances": [external] })));
+    rig.wait_ready("plugin/disk");
+    rig.apply(&object("VolumeClass", "disk", &json!({ "plugin": "disk" })));
+    rig.apply(&object(
+        "VolumeClaim",
+        "data",
+        &json!({ "volumeClassName": "disk", "accessModes": ["SingleNodeWriter"], "resources": { "requests": { "storage": "1Mi" } } }),
+    ));
+    rig.wait_ready("volumeclaim/data");
+
+    let log = rig.data.path().join("hooks");
+    let hook = |word: &str| format!("echo {word} >> {}", log.display());
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let (freeze, thaw) = (hook("freeze"), hook("thaw"));
+    let take = |name: &str, timeout: &str| {
+        let words = ["snapshot", "take", name, "--claim", "data", "--freeze", &freeze, "--thaw", &thaw];
+        [words.as_slice(), &["--timeout", timeout]]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let ready_after = |n: u32| backend.configure(|config| config.ready_after = n);
+
+    // Cut, and not ready for long.
+    ready_after(u32::MAX);
+    rig.run(&take("slow", "20s").iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(said(), "freeze\nthaw\n");
+    assert_ne!(rig.get("snapshot", "slow")["status"]["ready"], json!(true));
+    ready_after(0);
+
+    // Not cut in time: it goes again.
+    let gate = Gate::new();
+    backend.next(Rpc::CreateSnapshot, Answer::honest().hang(&gate));
+    let output = rig.try_run(&take("late", "2s").iter().map(String::as_str).collect::<Vec<_>>());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(5) && told.contains("snapshot/late was not cut within 2s"),
+        "{told}"
+    );
+    assert!(told.contains("snapshot/late is deleted again"), "{told}");
+    assert_eq!(said(), "freeze\nthaw\n".repeat(2));
+    gate.open();
+    rig.run(&["wait", "--for=delete", "snapshot/late"]);
+
+    // A person ends the command while it is being cut.
+    let gate = Gate::new();
+    backend.next(Rpc::CreateSnapshot, Answer::honest().hang(&gate));
+    let words = take("ended", "60s");
+    let mut command = rig.command(&words.iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
+    runtime.block_on(backend.until("it is being cut", |log| {
+        log.iter().any(|call| call.rpc == Rpc::CreateSnapshot && call.in_flight())
+    }));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&command), rustix::process::Signal::TERM)
+        .unwrap();
+    assert_eq!(command.wait().unwrap().code(), Some(1));
+    assert_eq!(said(), "freeze\nthaw\n".repeat(3));
+    gate.open();
+    rig.run(&["wait", "--for=delete", "snapshot/ended"]);
+
+    rig.run(&["delete", "snapshot", "slow"]);
+    rig.run(&["delete", "volumeclaim", "data"]);
+    rig.run(&["delete", "plugin", "disk"]);
+    rig.terminate();
     rig.run(&["down"]);
     rig.assert_nothing_left();
     backend.assert_lawful();

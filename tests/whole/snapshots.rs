@@ -21,6 +21,49 @@ fn at_the_driver(rig: &Rig) -> usize {
     std::fs::read_dir(snapshots).map_or(0, Iterator::count)
 }
 
+/// The order in which it is asked to hold still, cut and let go, as hooks and the driver's directory tell.
+///
+/// Obligation CO-CTRL-87.
+#[test]
+fn what_writes_holds_still_from_before_a_snapshot_is_asked_for_until_it_is_cut() {
+    let mut rig = Rig::new();
+    rig.up();
+    started(&rig);
+    let (log, cut) = (rig.data.path().join("hooks"), rig.data.path().join("drivers/dir/snapshots"));
+    let hook = |word: &str| format!("echo {word} $(ls {} | wc -l) >> {}", cut.display(), log.display());
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    let tried = |name: &str, more: &[&str]| {
+        let output = rig.try_run(&[&["snapshot", "take", name, "--claim", "data"], more].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (freeze, thaw) = (hook("freeze"), hook("thaw"));
+    let (code, told) = tried("one", &["--freeze", &freeze, "--thaw", &thaw]);
+    assert_eq!((code, said().as_str()), (0, "freeze 0\nthaw 1\n"), "{told}");
+    assert!(told.starts_with("snapshot/one cut; it held still for "), "{told}");
+    rig.wait_ready("snapshot/one");
+
+    // What cannot be is refused before anything holds still.
+    let (code, told) = tried("one", &["--freeze", &freeze, "--thaw", &thaw]);
+    assert_eq!((code, said().lines().count()), (4, 2), "{told}");
+    assert_eq!(tried("two", &["--freeze", &freeze]).0, 2);
+    // What does not hold still is not cut, and is let go.
+    let (code, told) = tried("two", &["--freeze", "exit 3", "--thaw", &thaw]);
+    assert!(code == 1 && told.contains("freeze failed") && told.contains("exit code 3"), "{told}");
+    assert_eq!(said(), "freeze 0\nthaw 1\nthaw 1\n");
+    let stays = format!("{freeze}; sleep 600");
+    let (code, told) = tried("two", &["--freeze", &stays, "--thaw", &thaw, "--timeout", "1s"]);
+    assert!(code == 1 && told.contains("it did not end within 1s"), "{told}");
+    // What may hold still yet is said, with the command that ends it.
+    let (code, told) = tried("two", &["--freeze", "true", "--thaw", "exit 4"]);
+    assert!(code == 1 && told.contains("may hold still") && told.contains("try: exit 4"), "{told}");
+    assert_eq!(rig.list("snapshots").len(), 2);
+    for name in ["one", "two"] {
+        rig.run(&["delete", "snapshot", name]);
+    }
+    rig.run(&["down", "--delete-volumes"]);
+}
+
 /// Scenarios B96, B98, B99.
 /// No daemon that dies meanwhile makes a difference.
 #[test]

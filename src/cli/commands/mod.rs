@@ -13,6 +13,7 @@ pub(crate) mod get;
 pub(crate) mod logs;
 pub(crate) mod snapshot;
 pub(crate) mod taint;
+mod take;
 pub(crate) mod token;
 pub(crate) mod user;
 pub(crate) mod volume;

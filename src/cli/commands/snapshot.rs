@@ -1,4 +1,5 @@
-//! `snapshot`: one that a backend has and nobody knows here; and which blocks of a snapshot hold something, or differ from those of
+//! `snapshot`: one that is taken while what writes holds still ([`super::take`]); one that a backend has and nobody knows here; and which
+//! blocks of a snapshot hold something, or differ from those of
 //! an earlier one.
 //!
 //! The latter may be millions of lines: the daemon of the node that makes the snapshot's calls is asked, over its socket in its data
@@ -34,6 +35,7 @@ pub(crate) async fn run(session: &mut Session<'_>, args: &SnapshotArgs) -> Resul
     match &args.command {
         SnapshotCommand::Blocks(args) => blocks(session, args).await,
         SnapshotCommand::Adopt(args) => adopt(session, args).await,
+        SnapshotCommand::Take(args) => super::take::take(session, args).await,
     }
 }
 

@@ -136,7 +136,10 @@ pub(crate) fn render(explanation: &Explanation, namespace: &str, now: Timestamp)
     let tree = &explanation.tree;
     let subject = tree.subject.words(namespace);
     let Some(root) = &explanation.root else {
-        return format!("{subject} is fine: {}\n", clean(&tree.text));
+        return match tree.told_unwell() {
+            Some(told) => format!("{subject} waits for nothing, but {}\n", clean(told)),
+            None => format!("{subject} is fine: {}\n", clean(&tree.text)),
+        };
     };
     let cause = root.subject.words(namespace);
     let said = clean(&root.text);
@@ -219,6 +222,7 @@ mod tests {
             call: None,
             next: None,
             hint: String::new(),
+            unwell: String::new(),
             because,
         }
     }

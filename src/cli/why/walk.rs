@@ -213,6 +213,7 @@ impl<'a> Walk<'a> {
         let dead = settled && told.is_some_and(|c| c.kind == "VolumesReady" && c.reason.starts_with("Mount"));
         if settled && !dead && told.is_none_or(|condition| condition.kind != "Ready") {
             self.add_serving(&mut branch, allocation);
+            branch.unwell = self.unwell_of(&status);
             return branch;
         }
         branch.state = State::Blocked;
@@ -495,6 +496,7 @@ impl<'a> Walk<'a> {
             self.add_host(&mut branch, &volume.spec.plugin, host);
             return branch;
         }
+        branch.unwell = self.unwell(volume);
         if node.is_empty() {
             self.add_expansion(&mut branch, volume, &status);
             self.add_modification(&mut branch, volume, &status);
@@ -502,6 +504,10 @@ impl<'a> Walk<'a> {
             return branch;
         }
         if self.add_holders(&mut branch, volume, node) {
+            return branch;
+        }
+        if volume.expands_offline() {
+            self.add_expansion_under_way(&mut branch, volume, &status);
             return branch;
         }
         match self.on_node(&branch.subject.name, node) {

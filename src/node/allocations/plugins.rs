@@ -159,8 +159,10 @@ pub(super) async fn prepare(node: &Node, socket: &Path) -> Result<(), String> {
 
 /// Puts an instance into the registry; the same again changes nothing.
 pub fn register(node: &Arc<Node>, uid: &str, task: &str, entry: &InstanceEntry) -> Result<(), String> {
+    let shared = node.registry.shared(&entry.plugin);
     let options = csi::PluginOptions {
-        turns: node.registry.turns(&entry.plugin),
+        turns: shared.turns,
+        confided: shared.confided,
         observer: Some(node.tally.observer(&entry.plugin)),
         ..csi::PluginOptions::default()
     };

@@ -10,7 +10,7 @@ use kube::{Resource, ResourceExt};
 use super::super::context::Node;
 use super::super::mounts::BLOCKED;
 use super::super::requests;
-use super::provision::{HostPart, NEWEST, write};
+use super::provision::{HostPart, NEWEST, SEEN, write};
 use super::{Attempt, Blocked, announced, call, look_again, lookup, serving, settle};
 use crate::api::Volume;
 use crate::api::meta::Host;
@@ -75,7 +75,7 @@ pub(super) async fn step(
         return Some(Some(left));
     }
     let outcome = if Node::may_host(lease, &node.caches.volumes) {
-        ask(node, volume, (&key, &retry, lease), asked, &mut part).await
+        ask(node, volume, (&key, &retry, lease), (asked, !online), &mut part).await
     } else {
         Err(Blocked::Wait(Reason::LeaseNotRenewed))
     };
@@ -138,7 +138,7 @@ async fn ask(
     node: &Arc<Node>,
     volume: &Volume,
     (key, retry, lease): (&str, &str, &csi::Lease),
-    size: WantedSize,
+    (size, offline): (WantedSize, bool),
     part: &mut HostPart,
 ) -> Result<(), Blocked> {
     let plugin = serving(node, &volume.spec.plugin, &part.handle)?;
@@ -149,10 +149,19 @@ async fn ask(
     let asker = format!("volumes/{}", volume.name_any());
     let secrets =
         node.secrets(&asker, volume.spec.secrets.controller_expand.as_ref()).await.map_err(Blocked::Wait)?;
-    part.expansion.get_or_insert_default().asked = Some(size);
+    let expansion = part.expansion.get_or_insert_default();
+    expansion.asked = Some(size);
+    // What was begun while nobody used it may be under way still, whatever its plugin can do by now.
+    expansion.offline |= offline;
+    let offline = expansion.offline;
     let shown = volume.status.as_ref().map(HostPart::of).unwrap_or_default();
-    let asked = |said: &HostPart| said.expansion.as_ref().and_then(|expansion| expansion.asked) == Some(size);
-    announced(node, (volume, &NEWEST, key), (&shown, part), asked).await?;
+    let stands = |said: &HostPart| {
+        let said = said.expansion.as_ref();
+        said.is_some_and(|said| said.asked == Some(size) && said.offline == offline)
+    };
+    // Whoever was granted it since it was seen wins.
+    let said = if offline { &SEEN } else { &NEWEST };
+    announced(node, (volume, said, key), (&shown, part), stands).await?;
     let newer_modes = attached_with(node, volume, plugin.controller.single_node_multi_writer);
     let request = requests::expand(&volume.spec, &part.handle, size, secrets, newer_modes);
     let (about, uid) = (&volume.object_ref(&()), volume.uid().unwrap_or_default());
@@ -164,7 +173,7 @@ async fn ask(
     let expansion = part.expansion.get_or_insert_default();
     match answer {
         Ok(answer) => {
-            expansion.asked = None;
+            (expansion.asked, expansion.offline) = (None, false);
             if answer.node_expansion_required {
                 expansion.node_bytes = expansion.node_bytes.max(size.required_bytes);
             }
@@ -174,7 +183,7 @@ async fn ask(
         }
         Err(failure) => {
             if !failure.is_uncertain() && !failure.is_unsent() {
-                expansion.asked = None;
+                (expansion.asked, expansion.offline) = (None, false);
             }
             let failure = lookup::of_volume(node, names, (&volume.name_any(), &part.handle), failure).await;
             let secret = volume.spec.secrets.controller_expand.as_ref();

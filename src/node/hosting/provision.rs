@@ -32,8 +32,9 @@ pub(super) const HOST: Part =
 /// what is about to be asked for, which is asked as the object says it now.
 pub(super) const NEWEST: Part = Part { guard: Guard::Newest, ..HOST };
 
-/// The same for the word that its host lets go of it, which is an answer: once the question is taken back it is late.
-const LET_GO: Part = Part { guard: Guard::Seen, ..HOST };
+/// The same for the word that its host lets go of it, which is an answer: once the question is taken back it is late; and for what
+/// keeps users out, which is said as long as there are none.
+pub(super) const SEEN: Part = Part { guard: Guard::Seen, ..HOST };
 
 /// The host's part of a Volume's status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -158,7 +159,7 @@ pub(super) async fn let_go(node: &Arc<Node>, volume: &Volume, host: &Host) -> Op
     part.observed_epoch = host.epoch;
     part.released_epoch = Some(host.epoch);
     (part.next_attempt_time, part.attempting) = (None, false);
-    let written = node.write_status(volume, &LET_GO, &part).await;
+    let written = node.write_status(volume, &SEEN, &part).await;
     node.after_write(&format!("vol/{uid}/report"), written)
 }
 

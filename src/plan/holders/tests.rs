@@ -17,6 +17,7 @@ fn facts(mode: AccessMode) -> Facts {
         volume: "v".into(),
         mode,
         open: true,
+        expanding: false,
         holders: Vec::new(),
         attachments: Vec::new(),
         wanting: Vec::new(),
@@ -326,6 +327,23 @@ fn nobody_is_granted_a_volume_that_is_not_open() {
     assert_eq!(next(&closed).waiting.len(), 1);
     closed.attachments = vec![attachment("a", "a1", &[])];
     assert_eq!(next(&closed).steps, [Step::Close { node: "a".into() }], "the grant was lost");
+}
+
+/// Who has it already keeps it, and nothing is made for who comes meanwhile.
+#[test]
+fn nobody_is_granted_a_volume_whose_driver_expands_it_while_nobody_uses_it() {
+    for mode in [AccessMode::SingleNodeWriter, AccessMode::MultiNodeMultiWriter] {
+        let mut expanding = Facts { expanding: true, ..facts(mode) };
+        wants(&mut expanding, &[holder("1", "a", false)]);
+        let verdict = next(&expanding);
+        assert_eq!(verdict.steps, [], "{mode:?}");
+        assert_eq!(verdict.waiting[0].1.word(), "VolumeExpanding", "{mode:?}");
+        expanding.expanding = false;
+        settle(&mut expanding, true);
+        assert_eq!((expanding.holders.len(), expanding.attachments.len()), (1, 1), "{mode:?}");
+        expanding.expanding = true;
+        assert_eq!(next(&expanding).steps, [], "{mode:?}");
+    }
 }
 
 #[test]

@@ -137,7 +137,7 @@ async fn who_ran_on_the_only_node_with_its_runtime_waits_for_one_that_has_it() {
     let silent = |seen: &Seen| condition(&seen.get("nodes", "", "b"), "Ready")["status"] == "Unknown";
     bench.until("b is silent", silent).await;
     bench.patch("nodes", "", "b", taint("wharfline.dev/out-of-service", "boot-1")).await;
-    let waits = "no node fits: a: does not allow the runtime containerd";
+    let waits = "no node fits: a: does not allow the runtime containerd; b: not ready";
     bench
         .until("it waits", |seen| node_of(seen, "one").is_empty() && why_unplaced(seen, "one") == waits)
         .await;

@@ -81,6 +81,27 @@ async fn what_keeps_a_claim_from_growing_is_told_and_goes_on_by_itself() {
     bench.end().await;
 }
 
+/// Obligation CO-CTRL-106.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_given_a_volume_that_its_driver_expands_while_nobody_uses_it() {
+    let bench = Bench::with(&["a"], growing(&[])).await;
+    disk(&bench).await;
+    bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
+    bench.until("made", |seen| seen.only("volumes")["status"]["phase"] == "Ready").await;
+    let name = bench.seen.only("volumes")["metadata"]["name"].as_str().unwrap().to_owned();
+    let asked = json!({ "asked": { "requiredBytes": 2 * GIB }, "offline": true });
+    bench.patch("volumes", "", &name, json!({ "status": { "expansion": asked } })).await;
+    bench.make("allocations", user("one", "c", "a")).await;
+    let told = |seen: &Seen| seen.get("allocations", "default", "one")["status"]["obstacle"].clone();
+    bench.until("it is told why", |seen| told(seen)["reason"] == "VolumeExpanding").await;
+    crate::bench::pass(600).await;
+    assert_eq!((bench.seen.all("volumeattachments").len(), bench.quiet().await.len()), (0, 0));
+    let answered = json!({ "asked": null, "offline": null });
+    bench.patch("volumes", "", &name, json!({ "status": { "expansion": answered } })).await;
+    bench.until("it runs", |seen| phase(seen, "one") == "Running").await;
+    bench.end().await;
+}
+
 /// Scenario B107.
 #[tokio::test(start_paused = true)]
 async fn what_was_not_given_is_taken_back() {

@@ -657,6 +657,60 @@ fn an_expansion_that_is_refused_says_what_can_be_done() {
     assert!(advice("attachments/0", node).starts_with("mend what the message says"));
 }
 
+/// Who followed the advice to delete the volume lost its data.
+#[test]
+fn what_is_expanded_while_nobody_uses_it_names_who_has_to_end_and_who_waits_names_it() {
+    let told =
+        json!({ "type": "Expanded", "status": "False", "reason": "InUse", "message": "still in use by x" });
+    let waits = json!({ "status": { "expansion": { "condition": told } } });
+    let ready = json!({ "type": "Ready", "status": "True" });
+    let claim = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } },
+        "status": { "capacity": "1Gi", "conditions": [ready, told] } });
+    let cluster = with(&[("claims/0", claim.clone()), ("volumes/0", waits.clone())]);
+    for asked in ["Volume/vol-data", "VolumeClaim/data"] {
+        let root = explain(&objects(&cluster), &subject(asked)).unwrap().root.unwrap();
+        assert_eq!(root.subject.to_string(), "allocation/web-data", "{asked}");
+        assert!(root.advice.starts_with("`wharfline patch allocation/web-data -n shop"), "{}", root.advice);
+    }
+    let mut free = with(&[("claims/0", claim), ("volumes/0", waits)]);
+    free["volumes"][0]["status"]["holders"] = json!([]);
+    let advice = explain(&objects(&free), &subject("Volume/vol-data")).unwrap().root.unwrap().advice;
+    assert_eq!(advice, "it is expanded by itself once nothing has it any more");
+
+    let call = json!([{ "method": "ControllerExpandVolume", "code": "DEADLINE_EXCEEDED", "message": "no answer",
+        "startTime": "2026-01-01T00:00:05Z", "durationMillis": 3, "attempt": 4 }]);
+    let expanding = json!({ "status": { "expansion": { "asked": { "requiredBytes": 2 }, "offline": true,
+        "condition": { "type": "Expanded", "status": "False", "reason": "ControllerExpandVolumeFailed", "message": "no answer" } },
+        "calls": call } });
+    let mut cluster = with(&[("volumes/0", expanding), ("allocations/0", waiting(""))]);
+    cluster["volumes"][0]["status"]["holders"] = json!([]);
+    cluster = without(cluster, "attachments", 0);
+    let page = explain(&objects(&cluster), &subject("Allocation/web-data")).unwrap();
+    let root = page.root.unwrap();
+    assert_eq!(
+        (root.subject.to_string().as_str(), root.reason.as_str()),
+        ("volume/vol-data", "VolumeExpanding")
+    );
+    assert_eq!(root.call.unwrap().code, "DEADLINE_EXCEEDED");
+}
+
+/// It waits for nothing, and is not fine for that.
+#[test]
+fn what_its_driver_calls_unwell_is_not_called_fine() {
+    let unwell = json!({ "type": "VolumeHealthy", "status": "False", "reason": "Abnormal", "message": "a disk is gone" });
+    for (status, said) in
+        [("False", Some("the driver calls volume/vol-data unwell on b: a disk is gone")), ("Unknown", None)]
+    {
+        let mut told = unwell.clone();
+        told["status"] = json!(status);
+        let cluster = with(&[("attachments/0", json!({ "status": { "conditions": [told] } }))]);
+        for asked in ["Volume/vol-data", "VolumeClaim/data", "Allocation/web-data"] {
+            let page = explain(&objects(&cluster), &subject(asked)).unwrap();
+            assert_eq!((page.root.as_ref(), page.tree.told_unwell()), (None, said), "{asked}");
+        }
+    }
+}
+
 /// The node of an earlier user was lost and fenced: what is left there is in nobody's way.
 #[test]
 fn what_is_left_on_a_node_that_was_fenced_holds_nobody_up() {

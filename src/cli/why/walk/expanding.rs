@@ -2,11 +2,11 @@
 use kube::ResourceExt;
 
 use super::super::{Branch, Kind, State, Subject};
-use super::{Walk, add_call, unmet};
+use super::{MOST, Walk, add_call, key, unmet};
 use crate::api::attributes::MODIFIED;
-use crate::api::meta::Condition;
-use crate::api::volume::EXPANDED;
-use crate::api::{Volume, VolumeAttachment, VolumeClaim, VolumeClaimStatus, VolumeStatus};
+use crate::api::meta::{Condition, Truth};
+use crate::api::volume::{EXPANDED, Holder, VOLUME_HEALTHY};
+use crate::api::{AllocationStatus, Volume, VolumeAttachment, VolumeClaim, VolumeClaimStatus, VolumeStatus};
 
 /// A claim that is bound, and is to have more.
 pub(super) fn add_size(branch: &mut Branch, claim: &VolumeClaim, status: &VolumeClaimStatus) {
@@ -47,6 +47,13 @@ impl Walk<'_> {
             branch.name_reason(&told.reason);
             self.add_calls(branch, volume, &status.calls);
             branch.next = status.next_attempt_time;
+            if told.reason == "InUse" {
+                // Who uses it has to end, not the volume.
+                "it is expanded by itself once nothing has it any more".clone_into(&mut branch.hint);
+                branch
+                    .because
+                    .extend(status.holders.iter().take(MOST).map(|holder| self.in_the_way(volume, holder)));
+            }
             return;
         }
         let there =
@@ -55,6 +62,60 @@ impl Walk<'_> {
         for (attachment, told) in unmet_there {
             branch.because.push(less_there(attachment, told));
         }
+    }
+
+    /// A volume that is given to nobody until its driver has answered.
+    pub(super) fn add_expansion_under_way(
+        &self,
+        branch: &mut Branch,
+        volume: &Volume,
+        status: &VolumeStatus,
+    ) {
+        branch.state = State::Blocked;
+        branch.name_reason("VolumeExpanding");
+        branch.add(", given to nobody while its driver expands it");
+        let told = status.expansion.as_ref().and_then(|expansion| expansion.condition.as_ref());
+        if let Some(told) = told {
+            branch.add(&format!(": {}", told.message));
+        }
+        self.add_calls(branch, volume, &status.calls);
+        branch.next = status.next_attempt_time;
+        let host = status.controller.as_ref().map(|host| host.node_name.as_str());
+        self.add_host(branch, &volume.spec.plugin, host);
+        if branch.because.is_empty() && told.is_none() {
+            "wait until its driver has answered".clone_into(&mut branch.hint);
+        }
+    }
+
+    /// What its driver says is wrong with a volume on a node that has it; nothing is done because of that, and nobody waits.
+    pub(super) fn unwell(&self, volume: &Volume) -> String {
+        let there = self.attached.get(volume.name_any().as_str()).into_iter().flatten();
+        let told = |a: &VolumeAttachment| {
+            let told = a.status.as_ref()?.conditions.iter().find(|c| c.kind == VOLUME_HEALTHY)?;
+            let unwell = told.status == Truth::False;
+            let (name, node, message) = (&a.spec.volume, &a.spec.node_name, &told.message);
+            unwell.then(|| format!("the driver calls volume/{name} unwell on {node}: {message}"))
+        };
+        there.copied().find_map(told).unwrap_or_default()
+    }
+
+    /// The same of the volumes that an allocation uses.
+    pub(super) fn unwell_of(&self, status: &AllocationStatus) -> String {
+        let volumes = status.volumes.iter().filter_map(|v| self.volumes.get(&key(&v.volume)));
+        volumes.map(|volume| self.unwell(volume)).find(|told| !told.is_empty()).unwrap_or_default()
+    }
+
+    /// One that uses a volume which is expanded only while nobody does.
+    fn in_the_way(&self, volume: &Volume, holder: &Holder) -> Branch {
+        let mut branch = self.left_by(volume, holder);
+        if branch.reason == "InUse" {
+            branch.add(", and the volume is expanded only while nobody does");
+            let words = branch.subject.words("");
+            branch.hint = format!(
+                "`wharfline patch {words} -p '{{\"spec\":{{\"stop\":true}}}}'`, and the same with false once the volume has grown"
+            );
+        }
+        branch
     }
 }
 

@@ -105,7 +105,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A holder that keeps a claim from going: the allocation, or where that is over and gone, what is left of it on its node.
-    fn left_by(&self, volume: &Volume, holder: &Holder) -> Branch {
+    pub(super) fn left_by(&self, volume: &Volume, holder: &Holder) -> Branch {
         let (of, name) = (&holder.allocation, volume.name_any());
         let found = self.allocations.get(&(of.namespace.clone(), of.name.clone()));
         if let Some(allocation) = found.filter(|allocation| is_of(holder, allocation)) {
