@@ -18,7 +18,9 @@ use super::plugins::room;
 use super::world::{World, closing};
 use super::write::Failure;
 use super::{sources, templates};
-use crate::api::allocation::{AllocationPhase, AllocationVolume, OnNodeLost, Task, TaskState};
+use crate::api::allocation::{
+    AllocationPhase, AllocationVolume, OnNodeLost, Task, TaskState, VolumePublication,
+};
 use crate::api::meta::{AccessMode, Condition, READY, ReclaimPolicy, Rung, Truth, VolumeMode};
 use crate::api::plugin::ControllerScope;
 use crate::api::volume::{CreateSource, NO_ROOM};
@@ -203,16 +205,19 @@ fn closed(
     }
     context.world.nodes.named(node).filter(|node| node_ready(node))?;
     let is_under_a_task = |a: &Arc<VolumeAttachment>| {
-        let mut names = object.spec.volumes.iter().filter(|v| v.claim_name == a.spec.claim.name);
-        a.spec.node_name == *node && names.any(|v| is_used(object, status, &v.name))
+        let mut volumes = object.spec.volumes.iter().filter(|v| v.claim_name == a.spec.claim.name);
+        a.spec.node_name == *node && volumes.any(|v| is_used(object, status, (v, &a.spec.volume)))
     };
     attachments.into_iter().find(is_under_a_task)
 }
 
-/// Whether a task that mounts a volume runs, by its node's word.
-fn is_used(object: &Allocation, status: &AllocationStatus, volume: &str) -> bool {
-    let published = status.volumes.iter().any(|v| v.name == volume && v.published != Rung::Down);
-    let mounts = |task: &&Task| task.volume_mounts.iter().any(|mount| mount.name == volume);
+/// Whether a task that may use a volume runs, by its node's word: one that mounts it, or any where it is at a path of the machine.
+fn is_used(object: &Allocation, status: &AllocationStatus, (volume, of): (&AllocationVolume, &str)) -> bool {
+    let is_it = |seen: &VolumePublication| seen.volume.is_empty() || seen.volume == of;
+    let mut seen = status.volumes.iter().filter(|seen| seen.name == volume.name && is_it(seen));
+    let published = seen.any(|seen| seen.published != Rung::Down);
+    let at_host = !volume.host_path.is_empty();
+    let mounts = |task: &&Task| at_host || task.volume_mounts.iter().any(|mount| mount.name == volume.name);
     let runs = |task: &Task| {
         let seen = status.tasks.iter().find(|seen| seen.name == task.name);
         seen.is_some_and(|seen| matches!(seen.state, TaskState::Running | TaskState::Lost))

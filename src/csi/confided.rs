@@ -91,9 +91,8 @@ impl Told {
                 text.clone_from(rest);
                 continue;
             }
-            if let Cow::Owned(rest) = self.hidden(text) {
-                known.insert(std::mem::replace(text, rest.clone()), rest);
-            }
+            let rest = self.hidden(text).into_owned();
+            known.insert(std::mem::replace(text, rest.clone()), rest);
         }
     }
 }
@@ -172,6 +171,16 @@ mod tests {
             confirmed: None,
             message: "login hunter22-hunter22 failed".into(),
         };
+        // What leaves nothing of a message leaves nothing of these.
+        for written in
+            ["login Basic dTpodW50ZXIyMi1odW50ZXIyMg== failed".to_owned(), "hunter22-hunter22 ".repeat(2000)]
+        {
+            let condition = VolumeCondition { abnormal: true, message: written };
+            let mut stats =
+                NodeGetVolumeStatsResponse { usage: Vec::new(), volume_condition: Some(condition) };
+            told.kept_out(&mut stats);
+            assert!(texts(&mut stats)[0].starts_with("(not shown"));
+        }
         let answers: [&mut dyn Any; 4] = [&mut stats, &mut list, &mut got, &mut judged];
         for answer in answers {
             told.kept_out(answer);

@@ -75,9 +75,10 @@ pub(super) async fn take(session: &mut Session<'_>, args: &TakeSnapshot) -> Resu
             } else {
                 String::new()
             };
-            session.say(format_args!("{} cut{still}", snapshot.label()))?;
+            // A reader that is gone does not keep back that the thaw failed.
+            let told = session.say(format_args!("{} cut{still}", snapshot.label()));
             session.note(format_args!("wharfline wait --for=condition=Ready {}", session.words(&snapshot)));
-            return thawed;
+            return thawed.and(told);
         }
         Outcome::Refused(failure) => failure,
         Outcome::Doubtful(failure) => failure

@@ -13,14 +13,25 @@ fn told(seen: &Seen) -> usize {
     seen.all("events").iter().filter(|event| event["reason"] == "AttachmentClosed").count()
 }
 
-/// One allocation whose task runs on a disk, which it mounts or not, on a node that unpublishes nothing under it; and the
-/// attachment.
-async fn running(mounts: bool) -> (Bench, Value) {
+/// How the task of an allocation has its volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Mounted,
+    /// At a path of the machine, where any task may be.
+    AtAPath,
+    NotAtAll,
+}
+
+/// One allocation whose task runs on a disk that it has this way, on a node that unpublishes nothing under it; and the attachment.
+async fn running(way: Way) -> (Bench, Value) {
     let bench = Bench::with(&["a"], Behaviour { capabilities: DISK.to_vec(), ..Behaviour::default() }).await;
     disk(&bench).await;
     bench.make("volumeclaims", claim("c", "disk", "SingleNodeWriter")).await;
     let mut with_task = user("one", "c", "");
-    let mounts = if mounts { json!([{ "name": "v", "mountPath": "/data" }]) } else { json!([]) };
+    let mounts = if way == Way::Mounted { json!([{ "name": "v", "mountPath": "/data" }]) } else { json!([]) };
+    if way == Way::AtAPath {
+        with_task["spec"]["volumes"][0]["hostPath"] = json!("/srv/data");
+    }
     with_task["spec"]["tasks"] = json!([
         { "name": "t", "runtime": { "process": { "command": ["writer"] } }, "volumeMounts": mounts }
     ]);
@@ -38,32 +49,34 @@ async fn take_away(bench: &Bench, attachment: &Value) {
 /// Both would stay for ever: what is closed is not opened again, and does not go while the task runs.
 #[tokio::test(start_paused = true)]
 async fn a_task_whose_attachment_is_taken_away_ends_and_begins_anew() {
-    let (bench, attachment) = running(true).await;
-    take_away(&bench, &attachment).await;
-    bench.until("it is told to leave", |seen| one(seen)["status"]["evicted"] == true).await;
-    bench.until("why", |seen| told(seen) == 1).await;
-    assert_eq!(bench.ledger.count("unpublish"), 0, "nothing was taken from under it");
-    bench.behave("a", |b| b.unpublishes = true);
-    let before = attachment["metadata"]["uid"].clone();
-    bench
-        .until("it runs by another attachment", move |seen| {
-            let there = seen.all("volumeattachments");
-            phase(seen, "one") == "Running"
-                && one(seen)["status"]["evicted"] != true
-                && there.len() == 1
-                && there[0]["metadata"]["uid"] != before
-        })
-        .await;
-    pass(60).await;
-    assert_eq!(told(&bench.seen), 1);
-    bench.end().await;
+    for way in [Way::Mounted, Way::AtAPath] {
+        let (bench, attachment) = running(way).await;
+        take_away(&bench, &attachment).await;
+        bench.until("it is told to leave", |seen| one(seen)["status"]["evicted"] == true).await;
+        bench.until("why", |seen| told(seen) == 1).await;
+        assert_eq!(bench.ledger.count("unpublish"), 0, "nothing was taken from under it");
+        bench.behave("a", |b| b.unpublishes = true);
+        let before = attachment["metadata"]["uid"].clone();
+        bench
+            .until("it runs by another attachment", move |seen| {
+                let there = seen.all("volumeattachments");
+                phase(seen, "one") == "Running"
+                    && one(seen)["status"]["evicted"] != true
+                    && there.len() == 1
+                    && there[0]["metadata"]["uid"] != before
+            })
+            .await;
+        pass(60).await;
+        assert_eq!(told(&bench.seen), 1, "{way:?}");
+        bench.end().await;
+    }
 }
 
 /// What no task uses, or only until somebody stopped it, its node lets go of by itself.
 #[tokio::test(start_paused = true)]
 async fn who_does_not_use_it_or_goes_anyway_is_not_told() {
     for stops in [false, true] {
-        let (bench, attachment) = running(stops).await;
+        let (bench, attachment) = running(if stops { Way::Mounted } else { Way::NotAtAll }).await;
         if stops {
             bench.patch("allocations", "default", "one", json!({ "spec": { "stop": true } })).await;
         }
@@ -84,7 +97,7 @@ async fn who_does_not_use_it_or_goes_anyway_is_not_told() {
 /// Nothing is known of a task whose node is silent.
 #[tokio::test(start_paused = true)]
 async fn who_is_on_a_silent_node_is_told_once_that_is_heard() {
-    let (bench, attachment) = running(true).await;
+    let (bench, attachment) = running(Way::Mounted).await;
     bench.behave("a", |b| b.alive = false);
     pass(120).await;
     take_away(&bench, &attachment).await;
